@@ -1,0 +1,17 @@
+# attnd_test(<name> SOURCES <files> [LIBRARIES <targets>] [LABELS <labels>] [TIMEOUT <seconds>])
+# One GoogleTest executable; each TEST is one CTest entry. Labels: pure, component, kernel, e2e, concurrency, parse, slow, gpu, alone.
+# Tests labelled `alone` measure wall time and run by themselves.
+include(GoogleTest)
+function(attnd_test name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "TIMEOUT" "SOURCES;LIBRARIES;LABELS")
+  add_executable(${name} ${arg_SOURCES})
+  target_link_libraries(${name} PRIVATE attnd_options ${arg_LIBRARIES} GTest::gtest GTest::gmock GTest::gtest_main)
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 120)
+  endif()
+  set(properties TIMEOUT ${arg_TIMEOUT})
+  if("alone" IN_LIST arg_LABELS)
+    list(APPEND properties RUN_SERIAL ON)
+  endif()
+  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST PROPERTIES ${properties} LABELS "${arg_LABELS}")
+endfunction()

@@ -1,0 +1,50 @@
+// What runs batches: one interface for the CPU and for GPUs.
+//
+// Submit returns at once; `done` runs once on a backend thread. At least two batches may be in
+// flight, so that the next one is packed and copied while the current one runs; batches run in
+// order of Submit. All memory that a batch refers to stays alive until `done` has been called.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "kernels/attention_kernels.h"
+#include "server/batch.h"
+#include "server/clock.h"
+
+namespace attnd {
+
+struct BackendLimits {
+  kernels::DeviceLimits device;
+  std::string device_name;  // "cpu", "cuda:0": the `device` label of metrics
+  std::string description;  // model name
+  std::string kernel_arch;  // "avx512_bf16", "sm80"
+  std::uint64_t memory_bytes = 0;
+  std::int64_t workspace_bytes = 0;  // most that one launch may ask for
+  int max_batches_in_flight = 2;
+  std::byte* pool = nullptr;  // page pool memory; read and written by the backend's kernels only
+  std::int64_t pool_bytes = 0;
+};
+
+struct BatchResult {
+  absl::Status status;  // not OK: a device fault; every request of the batch fails with it
+  Clock::Duration kernel_time{0};
+};
+
+class AttentionBackend {
+ public:
+  virtual ~AttentionBackend() = default;
+  virtual const BackendLimits& limits() const = 0;
+  virtual void Submit(std::unique_ptr<Batch> batch,
+                      absl::AnyInvocable<void(std::unique_ptr<Batch>, BatchResult)> done) = 0;
+  // A small real launch of every row the device can select; called before readiness.
+  virtual absl::Status SelfTest() = 0;
+  // Finishes what was submitted; no Submit afterwards.
+  virtual void Stop() = 0;
+};
+
+}  // namespace attnd

@@ -1,0 +1,25 @@
+// Injectable steady time. Deadlines, leases and policies read it; nothing in the server asks the
+// system for time directly.
+#pragma once
+
+#include <chrono>
+
+namespace attnd {
+
+class Clock {
+ public:
+  using Duration = std::chrono::nanoseconds;
+  using TimePoint = std::chrono::time_point<std::chrono::steady_clock, Duration>;
+
+  virtual ~Clock() = default;
+  virtual TimePoint Now() const = 0;
+
+  static constexpr TimePoint kNever = TimePoint::max();
+};
+
+class SteadyClock final : public Clock {
+ public:
+  TimePoint Now() const override { return std::chrono::steady_clock::now(); }
+};
+
+}  // namespace attnd

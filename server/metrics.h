@@ -1,0 +1,117 @@
+// Every metric family of the server, declared and registered in one place. Recording is wait-free
+// for other recorders: histograms are per-thread bins merged at scrape, counters are relaxed
+// atomics. No exception leaves this class; bad samples (NaN, negative) are dropped and counted in
+// attnd_metrics_dropped_samples_total.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "kernels/attention_kernels.h"
+#include "server/clock.h"
+
+namespace attnd {
+
+enum class Method : std::uint8_t {
+  kAttend,
+  kDecode,
+  kDecodeStream,  // kDecodeStream counts each message of a stream
+  kCreateSequence,
+  kForkSequence,
+  kGetSequence,
+  kListSequences,
+  kRenewSequences,
+  kTruncateSequences,
+  kDeleteSequences,
+  kRegisterSharedMemory,
+  kUnregisterSharedMemory,
+  kListSharedMemory,
+  kGetServerInfo,
+};
+const char* MethodName(Method method);
+
+enum class QueueClass : std::uint8_t { kDecode, kPrefill };
+enum class Stage : std::uint8_t {
+  kWireDecode,
+  kQueue,
+  kHostToDevice,
+  kKernel,
+  kDeviceToHost,
+  kWireEncode
+};
+enum class BatchClosed : std::uint8_t { kQueueEmpty, kSequences, kTokens, kChunk, kAlone, kShape };
+enum class RejectReason : std::uint8_t {
+  kQueueFull,
+  kCacheFull,
+  kQuota,
+  kWorkspace,
+  kDeadline,
+  kDraining,
+  kNotReady,
+  kMessageSize
+};
+enum class TransportPath : std::uint8_t { kInBand, kSharedMemory };
+enum class Direction : std::uint8_t { kIn, kOut };
+enum class SequenceEnd : std::uint8_t { kDeleted, kExpired, kEvicted };
+
+struct LaunchRecord {
+  const char* kernel = "";  // kernel table name
+  std::string_view device;  // BackendLimits::device_name
+  double seconds = 0;
+  kernels::KernelCost cost;  // expected bytes are exported, HELP says modelled
+  std::int64_t exact_reruns = 0;
+};
+
+// Read at each scrape.
+struct GaugeSnapshot {
+  std::int64_t queue_requests = 0, queue_bytes = 0, running_requests = 0, running_batches = 0,
+               open_streams = 0;
+  std::int64_t sequences_active = 0, sequences_idle = 0;
+  std::int64_t pages_used = 0, pages_shared = 0,
+               pages_free = 0;  // attnd_kv_cache_pages{device,state}
+  std::int64_t pool_bytes = 0, used_bytes = 0, reserved_bytes = 0;
+  bool ready = false, draining = false;
+};
+
+struct BuildInfo {
+  std::string version, commit, compiler, cpu_target;
+};
+
+class Metrics {
+ public:
+  explicit Metrics(const BuildInfo& build, std::string device, const Clock& clock);
+  ~Metrics();
+  Metrics(const Metrics&) = delete;
+  Metrics& operator=(const Metrics&) = delete;
+
+  // `code` is the gRPC status code of the answer, OK included.
+  void RecordRequest(Method method, int code, Clock::Duration duration);
+  void RecordQueueWait(QueueClass queue_class, Clock::Duration duration);
+  void RecordStage(Stage stage, Clock::Duration duration);
+  void RecordBatch(std::int64_t requests, std::int64_t sequences, std::int64_t tokens,
+                   BatchClosed reason);
+  void RecordLaunch(const LaunchRecord& launch);
+  void RecordRejected(RejectReason reason);
+  void AddTransportBytes(TransportPath path, Direction direction, std::int64_t bytes);
+  void RecordSequenceEnd(SequenceEnd end);
+  void RecordDeviceFault();
+  void SetMeasuredBandwidth(double read_bytes_per_second);
+
+  // Called at each scrape, off the hot path. May be replaced; an empty function reports zeros.
+  void SetGaugeSource(std::function<GaugeSnapshot()> source);
+
+  // Prometheus text exposition, format 0.0.4.
+  std::string Expose() const;
+
+  // Markdown table of every family (name, type, labels, help), for the README.
+  static std::string FamiliesAsMarkdown();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace attnd

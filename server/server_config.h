@@ -1,0 +1,88 @@
+// Every knob of the server in one struct. Parsed and range-checked once, in server_config.cc:
+// command line flags first, then the YAML file named by --config (same names), then the defaults
+// below. Nothing else in the server reads flags or the environment.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/attention_kernels.h"
+
+namespace attnd {
+
+using Milliseconds = std::chrono::milliseconds;
+
+struct ServerConfig {
+  // Addresses: host:port or unix:/path; port 0 picks a free one and the log tells which.
+  std::string listen = "127.0.0.1:8001";
+  std::string admin_listen = "127.0.0.1:8002";
+  std::string server_name = "attnd";  // identifies this server inside sequence ids
+  std::vector<std::string> peers;     // name=address of other servers, for OTHER_SERVER
+  bool trust_tenant_header = false;   // take the tenant from the attnd-tenant header
+
+  // Device and kernels.
+  std::string device = "auto";  // auto, cpu
+  kernels::CpuTarget cpu_target = kernels::CpuTarget::kAuto;
+  int threads = 0;  // kernel threads; 0: the cores this process may use
+  bool batch_invariant = false;
+  bool allow_comparison = true;  // NAIVE and `alone`
+  bool measure_ceilings = true;  // short bandwidth test at start
+
+  // Cache.
+  std::int64_t cache_bytes = 0;  // page pool; 0: a quarter of the memory, at most 4 GiB
+  std::int64_t workspace_bytes =
+      0;                // most working memory of one launch; 0: a quarter of the memory
+  int page_tokens = 0;  // tokens a page; 0: 16 to 64 by shape
+  std::int64_t max_tokens =
+      1'048'576;  // per layer; the advertised limit is at most what the pool holds
+  std::int64_t window_slack_tokens = 256;
+  Milliseconds default_lease{600'000};
+  Milliseconds max_lease{3'600'000};
+  std::int64_t max_sequences = 100'000;  // live ones; beyond: RESOURCE_EXHAUSTED, QUOTA
+  int max_heads = 1024;
+  int max_layers = 1024;
+
+  // Scheduling.
+  int max_queue_requests = 4096;
+  std::int64_t max_queue_bytes = std::int64_t{2} << 30;
+  int max_batch_sequences = 256;
+  int max_batch_tokens = 65'536;
+  Milliseconds max_queue_delay{0};      // wait for more work when the device is idle
+  Milliseconds prefill_chunk_time{20};  // a prefill launch aims at most at this while decodes wait
+  Milliseconds default_timeout{0};      // 0: none beyond the call's deadline
+  int max_steps = 1024;                 // per request
+  int max_in_flight_per_stream = 64;
+
+  // Transport.
+  std::int64_t max_message_bytes = std::int64_t{256} << 20;
+  int max_concurrent_streams = 4096;  // per connection
+  int max_header_bytes = 16 * 1024;
+  int max_unary_in_flight = 0;  // concurrent Attend and Decode calls; 0: bounded by the queue alone
+
+  // Lifecycle.
+  Milliseconds stall_limit{30'000};  // work in flight and no completion for so long: NOT_SERVING
+  Milliseconds lame_duck{1'000};
+  Milliseconds stop_limit{20'000};
+  Milliseconds retire_limit{600'000};
+
+  // Logs.
+  std::string log_level = "info";    // trace, debug, info, warn, error
+  std::string log_format = "text";   // text, json
+  Milliseconds slow_request{1'000};  // slower ones are logged with their traceparent; 0: none
+};
+
+struct ParsedCommandLine {
+  ServerConfig config;
+  bool exit_now = false;  // --help or --version was printed
+};
+
+// Reads flags and the YAML file. An error names the flag, what it got and what it needs.
+absl::StatusOr<ParsedCommandLine> ParseServerCommandLine(int argc, const char* const* argv);
+
+// Checks ranges and relations of a config built in code (tests) or parsed.
+absl::Status ValidateServerConfig(const ServerConfig& config);
+
+}  // namespace attnd
