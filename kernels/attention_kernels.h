@@ -104,8 +104,8 @@ class CpuExecutor {
 
 enum class LaunchStatus : std::uint8_t {
   kOk,
-  kInvalidPage,  // a page table entry lies outside the pool; nothing was read through it
-  kUnsupported,  // params ask for what the row does not offer (a caller's bug: FindKernel first)
+  kPageOutOfPool,  // a page table entry lies outside the pool; nothing was read through it
+  kUnsupported,    // params ask for what the row does not offer (a caller's bug: FindKernel first)
   kDeviceFault,
 };
 
