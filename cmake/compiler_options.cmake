@@ -18,8 +18,10 @@ elseif(NOT ATTND_SANITIZER STREQUAL "")
   message(FATAL_ERROR "ATTND_SANITIZER is '${ATTND_SANITIZER}'; it must be empty, address+undefined or thread")
 endif()
 
+# Paths are hashed relative to the source tree, so that another clone of the same commit hits the cache.
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM)
-  set(CMAKE_C_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+  set(launcher ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${CCACHE_PROGRAM})
+  set(CMAKE_C_COMPILER_LAUNCHER ${launcher})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${launcher})
 endif()

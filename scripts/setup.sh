@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# Installs what the build needs, by apt, on Debian 12 and Ubuntu 24.04. Does nothing, quickly, when all is there.
+#
+#   scripts/setup.sh [--tests] [--lint] [--capture] [--bare]
+#     (none)     compiler, CMake, libraries: enough to build and run everything
+#     --tests    the same, plus Python 3 for the repository tests
+#     --lint     clang-format and clang-tidy 14, shellcheck, codespell
+#     --capture  Python virtual environments, for scripts/capture_qkv.py
+#     --bare     debootstrap, for scripts/bare_system_test.sh
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+readonly LOG=build/setup.log
+
+packages=(
+  ca-certificates g++ cmake ninja-build pkgconf ccache
+  libgrpc++-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev libabsl-dev
+  libhwy-dev libtbb-dev libopenblas-dev libdnnl-dev
+  prometheus-cpp-dev libspdlog-dev libfmt-dev libyaml-cpp-dev libcpp-httplib-dev libcli11-dev nlohmann-json3-dev
+  libgtest-dev libgmock-dev
+)
+for argument in "$@"; do
+  case "$argument" in
+    --tests) packages+=(python3) ;;
+    --lint) packages+=(python3 clang-format-14 clang-tidy-14 shellcheck codespell) ;;
+    --capture) packages+=(python3 python3-venv) ;;
+    --bare) packages+=(debootstrap) ;;
+    -h | --help) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; exit 0 ;;
+    *) echo "setup: unknown argument '$argument' (see --help)" >&2; exit 2 ;;
+  esac
+done
+
+# The packages among the arguments that are not installed, one a line.
+missing_packages() {
+  local installed
+  installed=$(dpkg-query -W -f '${db:Status-Status} ${Package}\n' "$@" 2>/dev/null | sed -n 's/^installed //p' || true)
+  comm -13 <(sort -u <<<"$installed") <(printf '%s\n' "$@" | sort -u)
+}
+
+if ! command -v dpkg-query >/dev/null; then
+  echo "setup: this system has no dpkg; install the equivalents of: ${packages[*]}" >&2
+  exit 1
+fi
+mapfile -t missing < <(missing_packages "${packages[@]}")
+if ((${#missing[@]} == 0)); then
+  echo "setup: all ${#packages[@]} packages are installed"
+  exit 0
+fi
+
+as_root=()
+if ((EUID != 0)); then
+  if ! command -v sudo >/dev/null; then
+    echo "setup: not root and no sudo; as root, install: ${missing[*]}" >&2
+    exit 1
+  fi
+  as_root=(sudo)
+fi
+mkdir -p build
+readonly APT=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8
+  apt-get -q -y -o DPkg::Lock::Timeout=600 -o Acquire::Retries=5)
+
+run_logged() {
+  echo "+ $*" >>"$LOG"
+  if ! "$@" >>"$LOG" 2>&1 </dev/null; then
+    tail -n 20 "$LOG" >&2
+    echo "setup: failed: $* (whole log: $LOG)" >&2
+    exit 1
+  fi
+}
+
+echo "setup: updating the package lists (log: $LOG)"
+run_logged "${APT[@]}" update
+echo "setup: installing ${#missing[@]} packages: ${missing[*]}"
+run_logged "${APT[@]}" install --no-install-recommends "${missing[@]}"
+echo "setup: done"

@@ -1,0 +1,117 @@
+#!/usr/bin/env bash
+# Builds and tests. Every part writes its log to build/test-logs/; the last line is the sum over all parts.
+#
+#   scripts/test.sh [--tier fast|ci|full] [--preset NAME]...
+#     --tier fast    release build and its tests, slow ones left out (the default)
+#     --tier ci      fast, then format, lint, AddressSanitizer and ThreadSanitizer
+#     --tier full    ci, then the slow tests, a longer fuzz run and a bare Debian system
+#     --preset NAME  only this preset's build and tests; may be repeated
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+readonly LOGS=build/test-logs
+jobs=$(nproc)
+
+tier=fast
+presets=()
+while (($#)); do
+  case "$1" in
+    --tier) tier=${2:?--tier needs fast, ci or full}; shift 2 ;;
+    --preset) presets+=("${2:?--preset needs a name from CMakePresets.json}"); shift 2 ;;
+    -h | --help) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; exit 0 ;;
+    *) echo "test: unknown argument '$1' (see --help)" >&2; exit 2 ;;
+  esac
+done
+[[ $tier =~ ^(fast|ci|full)$ ]] || { echo "test: --tier is '$tier', it must be fast, ci or full" >&2; exit 2; }
+
+passed=0 failed=0 skipped=0
+mkdir -p "$LOGS"
+
+# report NAME PASSED FAILED SKIPPED START: one line for a part, added to the sums.
+report() {
+  passed=$((passed + $2)) failed=$((failed + $3)) skipped=$((skipped + $4))
+  local seconds=$((SECONDS - $5))
+  printf '%-16s %5d passed  %3d failed  %3d skipped  %3d.%d min\n' "$1" "$2" "$3" "$4" $((seconds / 60)) $((seconds % 60 / 6))
+}
+
+# check NAME COMMAND...: a part that passes or fails as a whole.
+check() {
+  local name=$1 start=$SECONDS log
+  log=$LOGS/${name// /-}.log
+  shift
+  if "$@" >"$log" 2>&1 </dev/null; then
+    report "$name" 1 0 0 "$start"
+  else
+    report "$name" 0 1 0 "$start"
+    echo "--- $name failed: $* (whole log: $log)"
+    grep -vE '^\[[0-9]+/[0-9]+\] (Building|Linking|Generating|Running)' "$log" | tail -n 60
+    return 1
+  fi
+}
+
+build_preset() {
+  cmake --preset "$1" && cmake --build --preset "$1"
+}
+
+# The number in attribute $2 of a JUnit file's root element.
+junit_count() {
+  sed -n "s/.*\\b$2=\"\\([0-9]*\\)\".*/\\1/p" "$1" | head -n 1
+}
+
+# run_ctest NAME PRESET [ctest arguments]: the tests of a built preset, counted one by one.
+run_ctest() {
+  local name=$1 preset=$2 start=$SECONDS status=0 total bad skip
+  local log=$LOGS/${name// /-}.log junit=$PWD/$LOGS/${name// /-}.xml
+  shift 2
+  rm -f "$junit"
+  ctest --preset "$preset" -j "$jobs" --output-junit "$junit" "$@" >"$log" 2>&1 </dev/null || status=$?
+  if [[ ! -s $junit ]] || ! grep -q '<testcase' "$junit"; then
+    report "$name" 0 1 0 "$start"
+    echo "--- $name: ctest ended with $status and ran no test"
+    tail -n 20 "$log"
+    return 1
+  fi
+  sed -n '/<testcase/q;p' "$junit" | tr '\n' ' ' >"$junit.head"
+  total=$(junit_count "$junit.head" tests) bad=$(junit_count "$junit.head" failures)
+  skip=$(($(junit_count "$junit.head" skipped) + $(junit_count "$junit.head" disabled)))
+  if ((bad == 0 && status != 0)); then bad=1; fi
+  report "$name" $((total - bad - skip)) "$bad" "$skip" "$start"
+  if ((bad > 0)); then
+    echo "--- $name failed (whole log: $log)"
+    sed -n '/tests passed, .* tests failed/,$p' "$log"
+    grep -E 'Failure$|ERROR: |WARNING: ThreadSanitizer|runtime error:|Assertion|^FAIL:' "$log" | sort | uniq -c | sort -rn | head -n 30 || true
+  fi
+}
+
+preset_part() {
+  check "$1 build" build_preset "$1" || return 0
+  run_ctest "$1 tests" "$@"
+}
+
+if [[ $tier == fast ]]; then
+  scripts/setup.sh --tests
+else
+  scripts/setup.sh --tests --lint
+fi
+
+if ((${#presets[@]})); then
+  for preset in "${presets[@]}"; do preset_part "$preset"; done
+else
+  preset_part release
+  if [[ $tier != fast ]]; then
+    check format scripts/format.sh --check || true
+    check shellcheck shellcheck scripts/*.sh .ci/run || true
+    check codespell codespell || true
+    check clang-tidy python3 scripts/run_clang_tidy.py --build build/release || true
+    preset_part asan
+    preset_part tsan
+  fi
+  if [[ $tier == full ]]; then
+    scripts/setup.sh --bare
+    run_ctest "slow tests" release-slow
+    check "fuzz" scripts/fuzz.sh --seconds 120 || true
+    check "bare system" scripts/bare_system_test.sh || true
+  fi
+fi
+
+echo "$passed passed, $failed failed, $skipped skipped"
+((failed == 0 && passed > 0))
