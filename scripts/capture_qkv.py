@@ -20,6 +20,7 @@ scripts/setup.sh --capture installs what that needs.
 
 import argparse
 import datetime
+import json
 import os
 import pathlib
 import subprocess
@@ -106,6 +107,19 @@ def capture(model, token_ids):
     return tensors
 
 
+def write_safetensors(path, tensors, metadata):
+    """Names and metadata in order, so that the same tensors give the same bytes."""
+    header, data = {"__metadata__": metadata}, b""
+    for name, tensor in sorted(tensors.items()):
+        raw = tensor.numpy().astype("<f4").tobytes()
+        header[name] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": [len(data), len(data) + len(raw)]}
+        data += raw
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # the data starts aligned
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+
+
 def largest_error(tensors, num_layers):
     """Largest difference between the model's output and attention in float64 on the captured q, k, v."""
     import torch
@@ -125,7 +139,6 @@ def main():
     arguments = parser.parse_args()
     enter_venv()
 
-    import safetensors.torch
     import torch
 
     torch.set_num_threads(1)  # the same sums in the same order on every machine of a kind
@@ -149,9 +162,7 @@ def main():
         "layout": "layers.<i>.{q,k,v,o}: [tokens, heads, head_dim]; o is the model's own attention output",
         "command": f"scripts/capture_qkv.py --tokens {arguments.tokens}",
     }
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    safetensors.torch.save_file(tensors, arguments.output, metadata=metadata)
-    arguments.output.chmod(0o644)
+    write_safetensors(arguments.output, tensors, metadata)
     print(f"{arguments.output}: {num_layers} layers of {len(token_ids)} tokens, {arguments.output.stat().st_size} bytes,"
           f" largest difference from float64 attention {error:.1e}")
 
