@@ -13,6 +13,10 @@ class Clock {
 
   virtual ~Clock() = default;
   virtual TimePoint Now() const = 0;
+  // Calendar time, for timestamps that are shown to others; it may jump. Never for durations.
+  virtual std::chrono::system_clock::time_point WallNow() const {
+    return std::chrono::system_clock::now();
+  }
 
   static constexpr TimePoint kNever = TimePoint::max();
 };

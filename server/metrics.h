@@ -1,6 +1,7 @@
-// Every metric family of the server, declared and registered in one place. Recording is wait-free
-// for other recorders: histograms are per-thread bins merged at scrape, counters are relaxed
-// atomics. No exception leaves this class; bad samples (NaN, negative) are dropped and counted in
+// Every metric family of the server, recorded and exposed in one place (names, types, labels and
+// help stand in metric_families.cc). Thread-safe. Recording takes no lock: histograms and counters
+// are per-thread cells merged at scrape, so that a scrape never delays a request or a launch. No
+// exception leaves this class; bad samples (NaN, infinite, negative) are dropped and counted in
 // attnd_metrics_dropped_samples_total.
 #pragma once
 
@@ -87,7 +88,8 @@ class Metrics {
   Metrics(const Metrics&) = delete;
   Metrics& operator=(const Metrics&) = delete;
 
-  // `code` is the gRPC status code of the answer, OK included.
+  // `code` is the gRPC status code of the answer, OK included; what is no gRPC code counts as
+  // UNKNOWN. The duration enters attnd_request_duration_seconds for OK answers only.
   void RecordRequest(Method method, int code, Clock::Duration duration);
   void RecordQueueWait(QueueClass queue_class, Clock::Duration duration);
   void RecordStage(Stage stage, Clock::Duration duration);
@@ -100,13 +102,14 @@ class Metrics {
   void RecordDeviceFault();
   void SetMeasuredBandwidth(double read_bytes_per_second);
 
-  // Called at each scrape, off the hot path. May be replaced; an empty function reports zeros.
+  // Called at each scrape, off the hot path, one call at a time. May be replaced; an empty function
+  // reports zeros. Once this returns the former source is neither running nor called again.
   void SetGaugeSource(std::function<GaugeSnapshot()> source);
 
   // Prometheus text exposition, format 0.0.4.
   std::string Expose() const;
 
-  // Markdown table of every family (name, type, labels, help), for the README.
+  // The text of docs/metrics.md: a table of every family (name, type, labels, help).
   static std::string FamiliesAsMarkdown();
 
  private:

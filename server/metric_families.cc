@@ -1,0 +1,135 @@
+#include "server/metric_families.h"
+
+#include <cstddef>
+#include <iterator>
+
+namespace attnd {
+namespace {
+
+using Type = prometheus::MetricType;
+
+constexpr MetricFamilyInfo kFamilies[] = {
+    {MetricId::kRequests, "attnd_requests_total", Type::Counter, "method, code",
+     "Calls answered, by method and gRPC status code; each message of a DecodeStream counts as "
+     "one."},
+    {MetricId::kRequestDuration, "attnd_request_duration_seconds", Type::Histogram, "method",
+     "Time from receipt to answer of calls answered OK; failures are in attnd_requests_total only, "
+     "so that fast refusals do not flatter the latency."},
+    {MetricId::kRejected, "attnd_rejected_total", Type::Counter,
+     "reason = queue_full, cache_full, quota, workspace, deadline, draining, not_ready, "
+     "message_size",
+     "Requests refused or dropped before they ran, by reason."},
+    {MetricId::kTransportBytes, "attnd_transport_bytes_total", Type::Counter,
+     "path = in_band, shared_memory; direction = in, out",
+     "Bytes of tensors and messages moved between clients and the server."},
+    {MetricId::kStageDuration, "attnd_stage_duration_seconds", Type::Histogram,
+     "stage = wire_decode, queue, host_to_device, kernel, device_to_host, wire_encode",
+     "Time that requests or their batches spend in each stage between receipt and answer."},
+    {MetricId::kQueueWait, "attnd_queue_wait_seconds", Type::Histogram, "class = decode, prefill",
+     "Time from admission to the launch of the first batch that holds work of the request."},
+    {MetricId::kQueueDepth, "attnd_queue_depth", Type::Gauge, "",
+     "Requests admitted and not yet handed to the device."},
+    {MetricId::kQueueBytes, "attnd_queue_bytes", Type::Gauge, "",
+     "Bytes of the requests in the queue."},
+    {MetricId::kRunningRequests, "attnd_running_requests", Type::Gauge, "",
+     "Requests with work on the device now."},
+    {MetricId::kRunningBatches, "attnd_running_batches", Type::Gauge, "",
+     "Batches handed to the device and not yet completed."},
+    {MetricId::kOpenStreams, "attnd_open_streams", Type::Gauge, "", "DecodeStream calls open now."},
+    {MetricId::kBatchRequests, "attnd_batch_requests", Type::Histogram, "",
+     "Requests that share a batch."},
+    {MetricId::kBatchSequences, "attnd_batch_sequences", Type::Histogram, "",
+     "Sequences in a batch."},
+    {MetricId::kBatchTokens, "attnd_batch_tokens", Type::Histogram, "", "Query tokens in a batch."},
+    {MetricId::kBatchClosed, "attnd_batch_closed_total", Type::Counter,
+     "reason = queue_empty, sequences, tokens, chunk, alone, shape",
+     "Batches by the reason that no more work was added: nothing compatible waited, a limit of "
+     "sequences or tokens, the prefill chunk budget, a request that runs alone, or another shape "
+     "class."},
+    {MetricId::kKernelLaunches, "attnd_kernel_launches_total", Type::Counter, "",
+     "Kernel launches; attnd_kernel_duration_seconds_count tells them by kernel."},
+    {MetricId::kKernelDuration, "attnd_kernel_duration_seconds", Type::Histogram, "kernel, device",
+     "Duration of kernel launches, measured on the device."},
+    {MetricId::kKernelBusy, "attnd_kernel_busy_seconds_total", Type::Counter, "kernel, device",
+     "Time the device spent in kernel launches."},
+    {MetricId::kKernelHbmBytes, "attnd_kernel_hbm_bytes_total", Type::Counter,
+     "kernel, device, direction = read, write",
+     "Bytes that kernels move through device memory; modelled from the shapes of each launch, not "
+     "counted by hardware."},
+    {MetricId::kKernelFlops, "attnd_kernel_flops_total", Type::Counter, "kernel, device",
+     "Useful floating point operations of kernels, exact, from the shapes of each launch."},
+    {MetricId::kHbmThroughput, "attnd_hbm_throughput_bytes_per_second", Type::Gauge,
+     "kernel, device",
+     "Modelled bytes through device memory over kernel time, of launches completed in the last 10 "
+     "seconds; 0 without any."},
+    {MetricId::kDeviceHbmBandwidth, "attnd_device_hbm_bandwidth_bytes_per_second", Type::Gauge,
+     "device, kind = measured, datasheet",
+     "Read bandwidth of the device's memory: measured at start, or from the maker's data sheet "
+     "where known."},
+    {MetricId::kLastKernelCompletion, "attnd_last_kernel_completion_timestamp_seconds", Type::Gauge,
+     "device",
+     "Unix time of the last kernel completion; absent before the first. With "
+     "attnd_running_batches above 0 and an old time the device is stuck."},
+    {MetricId::kExactReruns, "attnd_exact_reruns_total", Type::Counter, "",
+     "Tile and head pairs that held a non-finite output and were computed again by the exact "
+     "kernel."},
+    {MetricId::kDeviceFaults, "attnd_device_faults_total", Type::Counter, "",
+     "Device faults; after one the server stays not ready."},
+    {MetricId::kSequences, "attnd_sequences", Type::Gauge, "state = active, idle",
+     "Live sequences; active ones have a step waiting or running."},
+    {MetricId::kSequencesEnded, "attnd_sequences_ended_total", Type::Counter,
+     "reason = deleted, expired, evicted", "Sequences that ended, by reason."},
+    {MetricId::kKvCachePages, "attnd_kv_cache_pages", Type::Gauge,
+     "device, state = used, shared, free",
+     "Pages of the KV cache: used by one sequence, shared by several, free."},
+    {MetricId::kKvCacheBytes, "attnd_kv_cache_bytes", Type::Gauge,
+     "device, state = used, reserved, free",
+     "Bytes of the KV cache pool: holding pages in use, promised to sequences, neither."},
+    {MetricId::kReady, "attnd_ready", Type::Gauge, "",
+     "1 while the server reports SERVING, else 0."},
+    {MetricId::kDraining, "attnd_draining", Type::Gauge, "",
+     "1 while the server retires or stops, else 0."},
+    {MetricId::kBuildInfo, "attnd_build_info", Type::Gauge, "version, commit, compiler, cpu_target",
+     "Always 1; the labels tell what runs."},
+    {MetricId::kDroppedSamples, "attnd_metrics_dropped_samples_total", Type::Counter, "",
+     "Samples that were negative, not finite or out of range and were dropped."},
+};
+
+constexpr bool TableFollowsEnum() {
+  if (std::size(kFamilies) != static_cast<std::size_t>(MetricId::kCount)) return false;
+  for (std::size_t i = 0; i < std::size(kFamilies); ++i) {
+    if (kFamilies[i].id != static_cast<MetricId>(i)) return false;
+  }
+  return true;
+}
+static_assert(TableFollowsEnum(), "one row a MetricId, in its order");
+
+const char* TypeName(Type type) {
+  switch (type) {
+    case Type::Counter:
+      return "counter";
+    case Type::Gauge:
+      return "gauge";
+    default:
+      return "histogram";
+  }
+}
+
+}  // namespace
+
+std::span<const MetricFamilyInfo> MetricFamilies() { return kFamilies; }
+
+const MetricFamilyInfo& MetricFamilyOf(MetricId id) {
+  return kFamilies[static_cast<std::size_t>(id)];
+}
+
+std::string MetricFamiliesAsMarkdown() {
+  std::string table = "| name | type | labels | meaning |\n|---|---|---|---|\n";
+  for (const MetricFamilyInfo& family : kFamilies) {
+    table += std::string("| `") + family.name + "` | " + TypeName(family.type) + " | " +
+             family.labels + " | " + family.help + " |\n";
+  }
+  return table;
+}
+
+}  // namespace attnd
