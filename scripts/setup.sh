@@ -1,9 +1,8 @@
 #!/usr/bin/env bash
 # Installs what the build needs, by apt, on Debian 12 and Ubuntu 24.04. Does nothing, quickly, when all is there.
 #
-#   scripts/setup.sh [--tests] [--lint] [--capture] [--bare]
+#   scripts/setup.sh [--lint] [--capture] [--bare]
 #     (none)     compiler, CMake, libraries: enough to build and run everything
-#     --tests    the same, plus Python 3 for the repository tests
 #     --lint     clang-format and clang-tidy 14, shellcheck, codespell
 #     --capture  Python virtual environments, for scripts/capture_qkv.py
 #     --bare     debootstrap, for scripts/bare_system_test.sh
@@ -16,13 +15,12 @@ packages=(
   libgrpc++-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev libabsl-dev
   libhwy-dev libtbb-dev libopenblas-dev libdnnl-dev
   prometheus-cpp-dev libspdlog-dev libfmt-dev libyaml-cpp-dev libcpp-httplib-dev libcli11-dev nlohmann-json3-dev
-  libgtest-dev libgmock-dev
+  libgtest-dev libgmock-dev python3
 )
 for argument in "$@"; do
   case "$argument" in
-    --tests) packages+=(python3) ;;
-    --lint) packages+=(python3 clang-format-14 clang-tidy-14 shellcheck codespell) ;;
-    --capture) packages+=(python3 python3-venv) ;;
+    --lint) packages+=(clang-format-14 clang-tidy-14 shellcheck codespell) ;;
+    --capture) packages+=(python3-venv) ;;
     --bare) packages+=(debootstrap) ;;
     -h | --help) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; exit 0 ;;
     *) echo "setup: unknown argument '$argument' (see --help)" >&2; exit 2 ;;

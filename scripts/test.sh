@@ -88,9 +88,9 @@ preset_part() {
 }
 
 if [[ $tier == fast ]]; then
-  scripts/setup.sh --tests
+  scripts/setup.sh
 else
-  scripts/setup.sh --tests --lint
+  scripts/setup.sh --lint
 fi
 
 if ((${#presets[@]})); then
