@@ -12,16 +12,16 @@ readonly ROOT=$PWD/build/bare-system
 readonly LOG=$PWD/build/bare-system.log
 readonly MIRROR=${ATTND_DEBIAN_MIRROR:-http://deb.debian.org/debian}
 
+# The mounts live in a mount namespace of their own and end with it, whatever happens.
+if [[ ${ATTND_BARE_NAMESPACE:-} != 1 ]]; then
+  if ((EUID != 0)); then echo "bare_system_test: needs root" >&2; exit 1; fi
+  exec env ATTND_BARE_NAMESPACE=1 unshare --mount --propagation private bash "$PWD/scripts/bare_system_test.sh" "$@"
+fi
+
 keep=false
 if [[ ${1:-} == --keep ]]; then keep=true; shift; fi
 commands=("$@")
 if ((${#commands[@]} == 0)); then commands=("bash scripts/demo.sh" "bash scripts/test.sh"); fi
-if ((EUID != 0)); then echo "bare_system_test: needs root" >&2; exit 1; fi
-
-# The mounts live in a mount namespace of their own and end with it, whatever happens.
-if [[ ${ATTND_BARE_NAMESPACE:-} != 1 ]]; then
-  exec env ATTND_BARE_NAMESPACE=1 unshare --mount --propagation private bash "$PWD/scripts/bare_system_test.sh" $($keep && echo --keep) "${commands[@]}"
-fi
 
 cleanup() {
   umount -R "$ROOT/dev" "$ROOT/proc" 2>/dev/null || true

@@ -108,7 +108,7 @@ class DocumentsTest(unittest.TestCase):
         self.assertEqual([("attnd", ["--listen=x", "--threads", "2"]), ("attnctl", ["info"])], commands(text))
 
     def test_machine_paths_are_found(self):
-        for line in ("see /work" + "/x", "../sha" + "red/design.md", "/ro" + "ot/.ssh"):
+        for line in ("see /work" + "/x", "../sha" + "red/design.md", "/home" + "/someone"):
             self.assertRegex(line, MACHINE)
         for line in ("the homework/ folder", "framework/", "https://example.org/home"):
             self.assertNotRegex(line, MACHINE)
