@@ -78,6 +78,8 @@ struct KernelRow;
 struct LaunchPlan {
   const KernelRow* row = nullptr;
   int num_splits = 1;  // the largest over the batch
+  // Keys of one split of the decode family (a split is one work item of one KV head); 0 elsewhere.
+  std::int64_t split_tokens = 0;
   std::int64_t workspace_bytes = 0;
   KernelCost cost;
   PlanOptions options;
@@ -125,6 +127,7 @@ struct KernelRow {
   std::uint32_t kv_data_types;  // TypeBit mask for k and v
   int max_head_dim;
   std::uint32_t features;
+  // Null for kAppend and kMergeStates, which are called through LaunchAppend and MergeStates.
   LaunchResult (*launch)(const AttentionParams& params, const LaunchPlan& plan,
                          std::byte* workspace, CpuExecutor& executor);
 };

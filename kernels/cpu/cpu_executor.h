@@ -1,60 +1,57 @@
-// Threads of the CPU kernels: the oneTBB arena behind CpuExecutor, and the one loop that every
-// kernel runs in it. Included by kernel .cc files only, so that no caller of the library sees
-// oneTBB.
+// Parallel loops on the threads of a CpuExecutor. Used by every CPU kernel; oneTBB stays behind it.
 #pragma once
-
-#include <oneapi/tbb/blocked_range.h>
-#include <oneapi/tbb/parallel_for.h>
-#include <oneapi/tbb/partitioner.h>
-#include <oneapi/tbb/task_arena.h>
 
 #include <atomic>
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/attention_kernels.h"
 
 namespace attnd::kernels {
 
-struct CpuExecutor::Arena {
-  // One slot is reserved for the thread that launches.
-  explicit Arena(int num_threads) : tbb_arena(num_threads, 1) {}
-  oneapi::tbb::task_arena tbb_arena;
-};
+// Calls task(context, worker) once for each worker in [0, num_workers), possibly at the same time;
+// the calling thread takes part, and the call returns when all have returned. When other threads
+// are busy the calling thread runs several workers one after the other, so a worker must never wait
+// for another one. task must not throw.
+void RunWorkers(CpuExecutor& executor, int num_workers, void (*task)(void* context, int worker),
+                void* context);
 
-// Calls run(item, worker) once for every item in [0, num_items) and returns when all are done.
-// Items are handed out one at a time in ascending order, so a list sorted by falling cost is
-// scheduled longest first. `worker` is in [0, executor.num_threads()) and belongs to one thread at
-// a time: it indexes per-thread scratch. `run` must not throw.
-template <class Run>
-void ParallelFor(CpuExecutor& executor, std::int64_t num_items, Run run) {
-  const int num_workers =
-      static_cast<int>(num_items < executor.num_threads() ? num_items : executor.num_threads());
-  if (num_workers <= 1) {
-    for (std::int64_t item = 0; item < num_items; ++item) {
-      run(item, 0);
-    }
-    return;
-  }
-  std::atomic<std::int64_t> next{0};
-  const auto work = [&](int worker) {
-    for (;;) {
-      const std::int64_t item = next.fetch_add(1, std::memory_order_relaxed);
-      if (item >= num_items) {
-        return;
-      }
-      run(item, worker);
+// Calls f(item) or f(item, worker) for every item in [0, num_items), items handed out one by one in
+// ascending order to whichever thread is free. `worker` lies in [0, executor.num_threads()) and is
+// never shared by two calls that run at the same time: it indexes per-worker scratch memory. With
+// one item or one thread everything runs on the calling thread, without waking any other.
+template <class F>
+void ParallelFor(CpuExecutor& executor, std::int64_t num_items, F f) {
+  constexpr bool kTakesWorker = std::is_invocable_v<F&, std::int64_t, int>;
+  const auto call = [&f](std::int64_t item, int worker) {
+    if constexpr (kTakesWorker) {
+      f(item, worker);
+    } else {
+      f(item);
     }
   };
-  executor.arena().tbb_arena.execute([&] {
-    oneapi::tbb::parallel_for(
-        oneapi::tbb::blocked_range<int>(0, num_workers, 1),
-        [&](const oneapi::tbb::blocked_range<int>& workers) {
-          for (int worker = workers.begin(); worker != workers.end(); ++worker) {
-            work(worker);
-          }
-        },
-        oneapi::tbb::simple_partitioner());
-  });
+  if (num_items <= 1 || executor.num_threads() == 1) {
+    for (std::int64_t item = 0; item < num_items; ++item) call(item, 0);
+    return;
+  }
+  struct Loop {
+    decltype(call)& body;
+    std::int64_t num_items;
+    std::atomic<std::int64_t> next{0};
+  } loop{call, num_items};
+  const auto num_workers = static_cast<int>(
+      num_items < executor.num_threads() ? num_items : std::int64_t{executor.num_threads()});
+  RunWorkers(
+      executor, num_workers,
+      [](void* context, int worker) {
+        Loop& shared = *static_cast<Loop*>(context);
+        for (;;) {
+          const std::int64_t item = shared.next.fetch_add(1, std::memory_order_relaxed);
+          if (item >= shared.num_items) return;
+          shared.body(item, worker);
+        }
+      },
+      &loop);
 }
 
 }  // namespace attnd::kernels

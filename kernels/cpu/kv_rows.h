@@ -1,0 +1,53 @@
+// Addresses of the keys and values of one (sequence, KV head), paged or contiguous.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/attention_params.h"
+
+namespace attnd::kernels {
+
+class KvRows {
+ public:
+  KvRows(const AttentionParams& params, const AttentionSequence& sequence, int kv_head)
+      : page_table_(sequence.kv.page_table) {
+    const std::int64_t element = ElementBytes(params.kv_data_type);
+    if (page_table_ != nullptr) {
+      const PageLayout& layout = params.page_layout;
+      k_ = params.pool + kv_head * layout.head_block_bytes();
+      v_ = k_ + layout.v_offset_bytes();
+      k_stride_ = v_stride_ = layout.padded_head_dim * element;
+      page_shift_ = std::countr_zero(static_cast<std::uint32_t>(layout.page_tokens));
+      page_mask_ = layout.page_tokens - 1;
+      return;
+    }
+    const KvView& kv = sequence.kv;
+    if (kv.k == nullptr) return;  // no keys: no address is ever asked for
+    k_ = static_cast<const std::byte*>(kv.k) + kv_head * kv.k_head_stride * element;
+    v_ = static_cast<const std::byte*>(kv.v) + kv_head * kv.v_head_stride * element;
+    k_stride_ = kv.k_token_stride * element;
+    v_stride_ = kv.v_token_stride * element;
+  }
+
+  bool paged() const { return page_table_ != nullptr; }
+  const std::byte* Key(std::int64_t token) const { return k_ + Offset(token, k_stride_); }
+  const std::byte* Value(std::int64_t token) const { return v_ + Offset(token, v_stride_); }
+
+ private:
+  std::int64_t Offset(std::int64_t token, std::int64_t stride) const {
+    if (page_table_ == nullptr) return token * stride;
+    return std::int64_t{page_table_[token >> page_shift_]} * kPageUnitBytes +
+           (token & page_mask_) * stride;
+  }
+
+  const std::uint32_t* page_table_;
+  const std::byte* k_ = nullptr;
+  const std::byte* v_ = nullptr;
+  std::int64_t k_stride_ = 0, v_stride_ = 0;
+  int page_shift_ = 0;
+  std::int64_t page_mask_ = 0;
+};
+
+}  // namespace attnd::kernels
