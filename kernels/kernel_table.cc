@@ -6,6 +6,7 @@
 #include "kernels/attention_kernels.h"
 #include "kernels/cpu/decode.h"
 #include "kernels/cpu/exact.h"
+#include "kernels/cpu/prefill.h"
 #include "kernels/launch_plan.h"
 #include "kernels/page_check.h"
 
@@ -30,6 +31,12 @@ constexpr KernelRow CpuRow(const char* name, Operation operation, CpuTarget targ
 
 // Of one operation the fastest comes first: FindKernel takes the first that the target can run.
 constexpr std::array kTable = {
+    CpuRow("cpu/prefill_avx512_bf16", Operation::kPrefill, CpuTarget::kAvx512Bf16,
+           TypeBit(DataType::kBf16), kAllAttention, &LaunchPrefillAvx512Bf16),
+    CpuRow("cpu/prefill_avx512", Operation::kPrefill, CpuTarget::kAvx512, kFloatTypes,
+           kAllAttention, &LaunchPrefillAvx512),
+    CpuRow("cpu/prefill_avx2", Operation::kPrefill, CpuTarget::kAvx2, kFloatTypes, kAllAttention,
+           &LaunchPrefillAvx2),
     CpuRow("cpu/decode_avx512_bf16", Operation::kDecode, CpuTarget::kAvx512Bf16,
            TypeBit(DataType::kBf16), kAllAttention, &LaunchDecodeAvx512Bf16),
     CpuRow("cpu/decode_avx512", Operation::kDecode, CpuTarget::kAvx512, kFloatTypes, kAllAttention,
@@ -140,6 +147,9 @@ LaunchPlan PlanAttention(const KernelRow& row, const AttentionParams& params,
   plan.cost = AttentionCost(row, params);
   plan.num_threads = std::max(1, limits.num_threads);
   if (row.operation == Operation::kDecode) PlanDecode(params, plan);
+  if (row.operation == Operation::kPrefill) {
+    plan.workspace_bytes = PrefillWorkspaceBytes(params, row.cpu_target, plan.num_threads);
+  }
   return plan;
 }
 
