@@ -58,7 +58,7 @@ struct MetricFamilyInfo {
 std::span<const MetricFamilyInfo> MetricFamilies();
 const MetricFamilyInfo& MetricFamilyOf(MetricId id);
 
-// The text of docs/metrics.md.
+// A Markdown table of every family.
 std::string MetricFamiliesAsMarkdown();
 
 }  // namespace attnd

@@ -1,0 +1,142 @@
+#include "client/transport.h"
+
+#include <climits>
+#include <string_view>
+
+#include "absl/strings/numbers.h"
+#include "attnd/v1/rpc_status.pb.h"
+#include "client/call_error.h"
+#include "grpcpp/create_channel.h"
+#include "grpcpp/support/channel_arguments.h"
+
+namespace attnd::client {
+namespace {
+
+constexpr int kFirstReconnectMs = 100;
+// A restarted server is reached within this after it listens again.
+constexpr int kMaxReconnectMs = 1000;
+// How long one connection attempt may take; a dead host costs this and not gRPC's 20 s.
+constexpr int kConnectAttemptMs = 3000;
+
+grpc::ChannelArguments ArgumentsFor(int connection) {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(INT_MAX);
+  arguments.SetMaxSendMessageSize(INT_MAX);
+  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kFirstReconnectMs);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kMaxReconnectMs);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kConnectAttemptMs);
+  // Equal arguments would share one connection: the number makes each channel its own.
+  arguments.SetInt("attnd.connection", connection);
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  return arguments;
+}
+
+}  // namespace
+
+struct Transport::UnaryCall {
+  std::string path;
+  grpc::ClientContext context;
+  grpc::ByteBuffer request;
+  grpc::ByteBuffer reply;
+  Done done;
+};
+
+std::string MethodPath(const char* method) {
+  return std::string("/attnd.v1.AttentionService/") + method;
+}
+
+absl::Status StatusFromGrpc(const grpc::Status& status) {
+  if (status.ok()) return absl::OkStatus();
+  const auto code = static_cast<absl::StatusCode>(status.error_code());
+  v1::RpcStatus envelope;
+  v1::ErrorDetail detail;
+  if (!status.error_details().empty() && envelope.ParseFromString(status.error_details()) &&
+      envelope.details_size() > 0 && envelope.details(0).UnpackTo(&detail)) {
+    return StatusWithDetail(code, detail, status.error_message());
+  }
+  return {code, status.error_message()};
+}
+
+std::optional<std::int64_t> PushbackOf(const grpc::ClientContext& context) {
+  const auto& trailers = context.GetServerTrailingMetadata();
+  const auto found = trailers.find("grpc-retry-pushback-ms");
+  if (found == trailers.end()) return std::nullopt;
+  std::int64_t milliseconds = 0;
+  const absl::string_view text(found->second.data(), found->second.size());
+  return absl::SimpleAtoi(text, &milliseconds) ? milliseconds : -1;
+}
+
+Transport::Transport(const TransportOptions& options) : metadata_(options.metadata) {
+  const std::shared_ptr<grpc::ChannelCredentials> credentials =
+      options.credentials ? options.credentials : grpc::InsecureChannelCredentials();
+  for (int i = 0; i < std::max(1, options.connections); ++i) {
+    channels_.push_back(grpc::CreateCustomChannel(options.target, credentials, ArgumentsFor(i)));
+    stubs_.push_back(std::make_unique<grpc::GenericStub>(channels_.back()));
+  }
+}
+
+Transport::~Transport() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    closing_ = true;
+  }
+  CancelAll();
+  std::unique_lock<std::mutex> lock(mutex_);
+  idle_.wait(lock, [this] { return live_.empty(); });
+}
+
+void Transport::PrepareContext(grpc::ClientContext& context) const {
+  for (const auto& [key, value] : metadata_) context.AddMetadata(key, value);
+}
+
+grpc::GenericStub& Transport::stub(int connection) {
+  const unsigned index = connection >= 0 ? static_cast<unsigned>(connection)
+                                         : next_.fetch_add(1, std::memory_order_relaxed);
+  return *stubs_[index % stubs_.size()];
+}
+
+void Transport::StartUnary(const std::string& path, grpc::ByteBuffer request,
+                           std::chrono::system_clock::time_point deadline, Done done,
+                           int connection) {
+  auto* call = new UnaryCall{path, {}, std::move(request), {}, std::move(done)};
+  PrepareContext(call->context);
+  if (deadline != std::chrono::system_clock::time_point::max()) {
+    call->context.set_deadline(deadline);
+  }
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    live_.insert(call);
+    // A callback may start the next call while the destructor waits: it ends at once.
+    if (closing_) call->context.TryCancel();
+  }
+  stub(connection)
+      .UnaryCall(&call->context, call->path, grpc::StubOptions(), &call->request, &call->reply,
+                 [this, call](const grpc::Status& status) { Finish(call, status); });
+}
+
+void Transport::Finish(UnaryCall* call, const grpc::Status& status) {
+  RawReply reply;
+  reply.status = StatusFromGrpc(status);
+  if (!status.ok()) reply.pushback_ms = PushbackOf(call->context);
+  reply.body.Swap(&call->reply);
+  call->done(std::move(reply));
+  // After `done`: the destructor must not return while a callback runs.
+  const std::lock_guard<std::mutex> lock(mutex_);
+  live_.erase(call);
+  delete call;
+  if (live_.empty()) idle_.notify_all();
+}
+
+void Transport::CancelAll() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (UnaryCall* call : live_) call->context.TryCancel();
+}
+
+bool Transport::WaitForConnected(std::chrono::nanoseconds timeout) {
+  return channels_.front()->WaitForConnected(
+      std::chrono::system_clock::now() +
+      std::chrono::duration_cast<std::chrono::microseconds>(timeout));
+}
+
+}  // namespace attnd::client
