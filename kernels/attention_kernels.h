@@ -80,6 +80,7 @@ struct LaunchPlan {
   int num_splits = 1;  // the largest over the batch
   // Keys of one split of the decode family (a split is one work item of one KV head); 0 elsewhere.
   std::int64_t split_tokens = 0;
+  int num_threads = 1;  // that the workspace has room for; an executor must not have more
   std::int64_t workspace_bytes = 0;
   KernelCost cost;
   PlanOptions options;

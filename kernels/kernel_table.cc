@@ -4,7 +4,10 @@
 #include <cstring>
 
 #include "kernels/attention_kernels.h"
+#include "kernels/cpu/decode.h"
 #include "kernels/cpu/exact.h"
+#include "kernels/cpu/prefill.h"
+#include "kernels/launch_plan.h"
 #include "kernels/page_check.h"
 
 namespace attnd::kernels {
@@ -28,6 +31,18 @@ constexpr KernelRow CpuRow(const char* name, Operation operation, CpuTarget targ
 
 // Of one operation the fastest comes first: FindKernel takes the first that the target can run.
 constexpr std::array kTable = {
+    CpuRow("cpu/prefill_avx512_bf16", Operation::kPrefill, CpuTarget::kAvx512Bf16,
+           TypeBit(DataType::kBf16), kAllAttention, &LaunchPrefillAvx512Bf16),
+    CpuRow("cpu/prefill_avx512", Operation::kPrefill, CpuTarget::kAvx512, kFloatTypes,
+           kAllAttention, &LaunchPrefillAvx512),
+    CpuRow("cpu/prefill_avx2", Operation::kPrefill, CpuTarget::kAvx2, kFloatTypes, kAllAttention,
+           &LaunchPrefillAvx2),
+    CpuRow("cpu/decode_avx512_bf16", Operation::kDecode, CpuTarget::kAvx512Bf16,
+           TypeBit(DataType::kBf16), kAllAttention, &LaunchDecodeAvx512Bf16),
+    CpuRow("cpu/decode_avx512", Operation::kDecode, CpuTarget::kAvx512, kFloatTypes, kAllAttention,
+           &LaunchDecodeAvx512),
+    CpuRow("cpu/decode_avx2", Operation::kDecode, CpuTarget::kAvx2, kFloatTypes, kAllAttention,
+           &LaunchDecodeAvx2),
     CpuRow("cpu/exact", Operation::kExact, CpuTarget::kScalar, kFloatTypes, kAllAttention,
            &LaunchExact),
     CpuRow("cpu/append", Operation::kAppend, CpuTarget::kScalar, kFloatTypes,
@@ -60,6 +75,16 @@ const KernelRow* FindOperation(Operation operation, const KernelKey& key,
     return Serves(candidate, operation, key, limits);
   });
   return row == kTable.end() ? nullptr : &*row;
+}
+
+void PlanDecode(const AttentionParams& params, LaunchPlan& plan) {
+  plan.split_tokens = ChooseSplitTokens(params, plan.num_threads, plan.options);
+  for (int i = 0; i < params.num_sequences; ++i) {
+    plan.num_splits =
+        std::max(plan.num_splits,
+                 SplitSequence(params.sequences[i], plan.split_tokens, plan.options).num_splits);
+  }
+  plan.workspace_bytes = DecodeWorkspaceBytes(params, plan, plan.num_threads);
 }
 
 bool SequenceUsesWindow(const AttentionSequence& sequence) {
@@ -120,7 +145,11 @@ LaunchPlan PlanAttention(const KernelRow& row, const AttentionParams& params,
   plan.row = &row;
   plan.options = options;
   plan.cost = AttentionCost(row, params);
-  static_cast<void>(limits);
+  plan.num_threads = std::max(1, limits.num_threads);
+  if (row.operation == Operation::kDecode) PlanDecode(params, plan);
+  if (row.operation == Operation::kPrefill) {
+    plan.workspace_bytes = PrefillWorkspaceBytes(params, row.cpu_target, plan.num_threads);
+  }
   return plan;
 }
 
@@ -131,8 +160,8 @@ LaunchResult Launch(const LaunchPlan& plan, const AttentionParams& params, std::
   const DeviceLimits any{row->device, row->first_cc, row->cpu_target, executor.num_threads()};
   const KernelKey key{row->operation, params.data_type, params.kv_data_type, params.head_dim,
                       RequiredFeatures(params)};
-  if (!Serves(*row, row->operation, key, any) || params.num_kv_heads < 1 ||
-      params.num_heads % params.num_kv_heads != 0) {
+  if (!Serves(*row, row->operation, key, any) || executor.num_threads() > plan.num_threads ||
+      params.num_kv_heads < 1 || params.num_heads % params.num_kv_heads != 0) {
     return {LaunchStatus::kUnsupported, 0};
   }
   if (!PagesValid(params)) return {LaunchStatus::kPageOutOfPool, 0};

@@ -124,12 +124,26 @@ const MetricFamilyInfo& MetricFamilyOf(MetricId id) {
 }
 
 std::string MetricFamiliesAsMarkdown() {
-  std::string table = "| name | type | labels | meaning |\n|---|---|---|---|\n";
+  std::string page =
+      "# Metrics\n"
+      "\n"
+      "This page is generated from the table of families: `ninja docs` writes it and a test "
+      "compares.\n"
+      "\n"
+      "`GET /metrics` on the admin port answers in the Prometheus text format 0.0.4. Durations are "
+      "seconds, sizes bytes. Every combination of labels that is known in advance is there from "
+      "the "
+      "start; series of a kernel appear with its first launch. Recording takes no lock and a "
+      "scrape "
+      "delays no request.\n"
+      "\n"
+      "| name | type | labels | meaning |\n"
+      "|---|---|---|---|\n";
   for (const MetricFamilyInfo& family : kFamilies) {
-    table += std::string("| `") + family.name + "` | " + TypeName(family.type) + " | " +
-             family.labels + " | " + family.help + " |\n";
+    page += std::string("| `") + family.name + "` | " + TypeName(family.type) + " | " +
+            family.labels + " | " + family.help + " |\n";
   }
-  return table;
+  return page;
 }
 
 }  // namespace attnd

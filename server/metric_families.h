@@ -58,7 +58,7 @@ struct MetricFamilyInfo {
 std::span<const MetricFamilyInfo> MetricFamilies();
 const MetricFamilyInfo& MetricFamilyOf(MetricId id);
 
-// A Markdown table of every family.
+// The text of docs/metrics.md.
 std::string MetricFamiliesAsMarkdown();
 
 }  // namespace attnd

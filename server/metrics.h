@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "kernels/attention_kernels.h"
+#include "server/build_info.h"
 #include "server/clock.h"
 
 namespace attnd {
@@ -75,10 +76,6 @@ struct GaugeSnapshot {
                pages_free = 0;  // attnd_kv_cache_pages{device,state}
   std::int64_t pool_bytes = 0, used_bytes = 0, reserved_bytes = 0;
   bool ready = false, draining = false;
-};
-
-struct BuildInfo {
-  std::string version, commit, compiler, cpu_target;
 };
 
 class Metrics {

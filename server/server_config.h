@@ -1,6 +1,6 @@
-// Every knob of the server in one struct. Parsed and range-checked once, in server_config.cc:
-// command line flags first, then the YAML file named by --config (same names), then the defaults
-// below. Nothing else in the server reads flags or the environment.
+// Every knob of the server in one struct. Parsed and range-checked once: a flag on the command line
+// wins over the YAML file named by --config (same names), that over the defaults below. Nothing
+// else in the server reads flags or the environment. A new field gets a row in server_flags.cc.
 #pragma once
 
 #include <chrono>
@@ -16,7 +16,8 @@ namespace attnd {
 using Milliseconds = std::chrono::milliseconds;
 
 struct ServerConfig {
-  // Addresses: host:port or unix:/path; port 0 picks a free one and the log tells which.
+  // Addresses: host:port, or unix:/path for `listen`; port 0 picks a free one and the log tells
+  // which.
   std::string listen = "127.0.0.1:8001";
   std::string admin_listen = "127.0.0.1:8002";
   std::string server_name = "attnd";  // identifies this server inside sequence ids
@@ -79,10 +80,16 @@ struct ParsedCommandLine {
   bool exit_now = false;  // --help or --version was printed
 };
 
-// Reads flags and the YAML file. An error names the flag, what it got and what it needs.
+// Reads flags and the YAML file and validates. An error names the flag or the file, line and key,
+// what it got and what it needs. Fields that are 0 for "by this machine" are still 0: see
+// machine_resources.h.
 absl::StatusOr<ParsedCommandLine> ParseServerCommandLine(int argc, const char* const* argv);
 
 // Checks ranges and relations of a config built in code (tests) or parsed.
 absl::Status ValidateServerConfig(const ServerConfig& config);
+
+// The text of --help, and of docs/configuration.md.
+std::string ServerHelp();
+std::string FlagsAsMarkdown();
 
 }  // namespace attnd

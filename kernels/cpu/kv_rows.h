@@ -34,6 +34,15 @@ class KvRows {
   bool paged() const { return page_table_ != nullptr; }
   const std::byte* Key(std::int64_t token) const { return k_ + Offset(token, k_stride_); }
   const std::byte* Value(std::int64_t token) const { return v_ + Offset(token, v_stride_); }
+  // From one row to the next inside a run of ContiguousRows.
+  std::int64_t k_row_bytes() const { return k_stride_; }
+  std::int64_t v_row_bytes() const { return v_stride_; }
+  // How many rows, from `token` on and at most `limit`, follow each other at the row stride.
+  int ContiguousRows(std::int64_t token, int limit) const {
+    if (page_table_ == nullptr) return limit;
+    const std::int64_t left = page_mask_ + 1 - (token & page_mask_);
+    return left < limit ? static_cast<int>(left) : limit;
+  }
 
  private:
   std::int64_t Offset(std::int64_t token, std::int64_t stride) const {

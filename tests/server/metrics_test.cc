@@ -3,6 +3,8 @@
 #include <atomic>
 #include <cctype>
 #include <cmath>
+#include <fstream>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <set>
@@ -365,6 +367,12 @@ TEST_F(MetricsTest, KeepsEverySampleOfSixteenThreadsWhileScraped) {
                          {{"kernel", kernel}, {"device", "cpu"}}),
               128'000);
   }
+}
+
+TEST_F(MetricsTest, DocumentationIsCurrent) {
+  std::ifstream file(ATTND_SOURCE_DIR "/docs/metrics.md");
+  const std::string committed{std::istreambuf_iterator<char>(file), {}};
+  EXPECT_EQ(committed, Metrics::FamiliesAsMarkdown()) << "write it anew with: ninja docs";
 }
 
 TEST_F(MetricsTest, MethodNamesAreTheRpcNames) {

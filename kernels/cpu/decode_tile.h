@@ -1,0 +1,297 @@
+// The body of the decode targets, in Highway: tile loop, softmax step, and the FMA arithmetic for
+// every type. Included once by each decode_<target>.cc, which is compiled for its target; all names
+// are local to that file, so that the linker cannot merge one target's code into another's.
+#pragma once
+
+#define HWY_COMPILE_ONLY_STATIC
+#include <hwy/highway.h>
+
+#include <cstring>
+#include <utility>
+
+#include "kernels/cpu/decode_segment.h"
+#include "kernels/cpu/element.h"
+#include "kernels/cpu/kv_rows.h"
+
+namespace attnd::kernels {
+namespace {
+
+namespace hn = hwy::HWY_NAMESPACE;
+using FloatTag = hn::ScalableTag<float>;
+using Floats = hn::Vec<FloatTag>;
+constexpr int kLanes = HWY_MAX_BYTES / static_cast<int>(sizeof(float));
+constexpr int kBlockRows = 4;  // query rows that share one read of a tile from the cache
+constexpr float kLog2E = 1.44269504088896340736F;
+
+inline float MinusInfinity() { return -__builtin_inff(); }
+
+// Calls f(constant 0), ..., f(constant kCount - 1), unrolled: arrays of vectors indexed by the
+// argument stay in registers.
+template <int kCount, class F>
+HWY_INLINE void Unroll(F&& f) {
+  [&]<int... kIndex>(std::integer_sequence<int, kIndex...>) HWY_ATTR {
+    (f(std::integral_constant<int, kIndex>{}), ...);
+  }
+  (std::make_integer_sequence<int, kCount>{});
+}
+
+// 2^x for x <= about 1: degree 6 on [-0.5, 0.5], relative error 5e-9, far below FP32 rounding.
+// Below 2^-126 the result is 0; NaN stays NaN.
+HWY_INLINE Floats Exp2(Floats x) {
+  const FloatTag d;
+  const hn::RebindToSigned<FloatTag> di;
+  const Floats lowest = hn::Set(d, -127.0F);
+  const Floats clamped = hn::Max(lowest, x);  // the second operand is returned when it is NaN
+  const auto exponent = hn::NearestInt(clamped);
+  const Floats f = hn::Sub(clamped, hn::ConvertTo(d, exponent));
+  Floats p = hn::Set(d, 1.545316294e-04F);
+  p = hn::MulAdd(p, f, hn::Set(d, 1.339086336e-03F));
+  p = hn::MulAdd(p, f, hn::Set(d, 9.618082557e-03F));
+  p = hn::MulAdd(p, f, hn::Set(d, 5.550357114e-02F));
+  p = hn::MulAdd(p, f, hn::Set(d, 2.402265076e-01F));
+  p = hn::MulAdd(p, f, hn::Set(d, 6.931471880e-01F));
+  p = hn::MulAdd(p, f, hn::Set(d, 1.0F));
+  const Floats scaled = hn::BitCast(d, hn::Add(hn::BitCast(di, p), hn::ShiftLeft<23>(exponent)));
+  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -126.0F)), scaled);
+}
+
+// tanh, absolute error below 1.2e-7 and relative error below 5e-7 near 0.
+HWY_INLINE Floats Tanh(Floats x) {
+  const FloatTag d;
+  const Floats bounded = hn::Max(hn::Set(d, -20.0F), hn::Min(hn::Set(d, 20.0F), x));
+  const Floats power = Exp2(hn::Mul(bounded, hn::Set(d, 2 * kLog2E)));
+  const Floats one = hn::Set(d, 1.0F);
+  const Floats far = hn::Sub(one, hn::Div(hn::Set(d, 2.0F), hn::Add(power, one)));
+  const Floats square = hn::Mul(x, x);
+  // x - x^3/3 + 2x^5/15 - 17x^7/315 + 62x^9/2835: the next term is below 2e-8 x at |x| = 0.3.
+  Floats near = hn::Set(d, 62.0F / 2835.0F);
+  near = hn::MulAdd(near, square, hn::Set(d, -17.0F / 315.0F));
+  near = hn::MulAdd(near, square, hn::Set(d, 2.0F / 15.0F));
+  near = hn::MulAdd(near, square, hn::Set(d, -1.0F / 3.0F));
+  near = hn::MulAdd(hn::Mul(near, square), x, x);
+  return hn::IfThenElse(hn::Lt(hn::Abs(x), hn::Set(d, 0.3F)), near, far);
+}
+
+// Loads 2 * kLanes consecutive elements widened to FP32. For BF16 `first` holds the elements of
+// even index and `second` the odd ones (two cheap operations instead of two shuffles); queries and
+// accumulators keep the same order, StoreNatural undoes it.
+HWY_INLINE void LoadStep(const float* from, Floats& first, Floats& second) {
+  const FloatTag d;
+  first = hn::LoadU(d, from);
+  second = hn::LoadU(d, from + kLanes);
+}
+HWY_INLINE void LoadStep(const Fp16* from, Floats& first, Floats& second) {
+  const FloatTag d;
+  const hn::Rebind<hwy::float16_t, FloatTag> half;
+  const auto* elements = reinterpret_cast<const hwy::float16_t*>(from);
+  first = hn::PromoteTo(d, hn::LoadU(half, elements));
+  second = hn::PromoteTo(d, hn::LoadU(half, elements + kLanes));
+}
+HWY_INLINE void LoadStep(const Bf16* from, Floats& first, Floats& second) {
+  const FloatTag d;
+  const hn::RebindToUnsigned<FloatTag> du;
+  const auto pairs = hn::LoadU(du, reinterpret_cast<const std::uint32_t*>(from));
+  first = hn::BitCast(d, hn::ShiftLeft<16>(pairs));
+  second = hn::BitCast(d, hn::And(pairs, hn::Set(du, 0xFFFF0000U)));
+}
+
+template <class Element>
+HWY_INLINE void StoreNatural(float* accumulator, int padded_dim) {
+  if constexpr (std::is_same_v<Element, Bf16>) {
+    const FloatTag d;
+    for (int dim = 0; dim < padded_dim; dim += 2 * kLanes) {
+      const Floats even = hn::LoadU(d, accumulator + dim);
+      const Floats odd = hn::LoadU(d, accumulator + dim + kLanes);
+      hn::StoreInterleaved2(even, odd, d, accumulator + dim);
+    }
+  }
+}
+
+// Adds halves to each other until four lanes are left.
+template <class V>
+HWY_INLINE auto FoldToFour(V v) {
+  using Tag = hn::DFromV<V>;
+  if constexpr (hn::MaxLanes(Tag()) == 4) {
+    return v;
+  } else {
+    const hn::Half<Tag> half;
+    return FoldToFour(hn::Add(hn::LowerHalf(half, v), hn::UpperHalf(half, v)));
+  }
+}
+
+// Four vectors -> the sum of the lanes of each.
+HWY_INLINE hn::Vec<hn::FixedTag<float, 4>> SumFour(Floats a, Floats b, Floats c, Floats e) {
+  const FloatTag d;
+  const hn::Repartition<double, FloatTag> dd;
+  const Floats ab = hn::Add(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b));
+  const Floats ce = hn::Add(hn::InterleaveLower(d, c, e), hn::InterleaveUpper(d, c, e));
+  const auto ab2 = hn::BitCast(dd, ab);
+  const auto ce2 = hn::BitCast(dd, ce);
+  const Floats blocks = hn::Add(hn::BitCast(d, hn::InterleaveLower(dd, ab2, ce2)),
+                                hn::BitCast(d, hn::InterleaveUpper(dd, ab2, ce2)));
+  return FoldToFour(blocks);
+}
+
+// The rows of one tile. Lanes outside [first, last) repeat the nearest row inside, so that a row
+// address is always readable.
+struct TileRows {
+  int first = 0, last = 0;  // lanes that hold keys of this segment
+  const std::byte* k[kDecodeTileKeys];
+  const std::byte* v[kDecodeTileKeys];
+};
+
+HWY_INLINE void PrefetchRow(const std::byte* row, int bytes) {
+  for (int offset = 0; offset < bytes; offset += 64) {
+    __builtin_prefetch(row + offset, 0, 2);
+  }
+}
+
+// FP32 arithmetic on widened elements: q, p and every product in FP32.
+template <class ElementType>
+struct FmaArithmetic {
+  using Element = ElementType;
+  using Probability = float;
+  static constexpr int kStep = 2 * kLanes;  // elements of one LoadStep; divides padded head_dim
+  // Accumulators of one pass over the values: 16 of 32 registers, or 8 of 16.
+  static constexpr int kChunkSteps = kLanes == 16 ? 2 : 1;
+
+  static std::int64_t QueryRowBytes(int padded_dim) { return padded_dim * sizeof(float); }
+
+  static void PackQuery(const std::byte* padded_row, int padded_dim, std::byte* to) {
+    const FloatTag d;
+    const auto* from = reinterpret_cast<const Element*>(padded_row);
+    auto* q = reinterpret_cast<float*>(to);
+    for (int dim = 0; dim < padded_dim; dim += kStep) {
+      Floats first, second;
+      LoadStep(from + dim, first, second);
+      hn::StoreU(first, d, q + dim);
+      hn::StoreU(second, d, q + dim + kLanes);
+    }
+  }
+
+  // scores[row][key..key + kKeys) of kRows rows against kKeys keys.
+  template <int kRows, int kKeys>
+  static HWY_INLINE void ScoreKeys(const float* q, int padded_dim, const std::byte* const* k,
+                                   float* scores) {
+    const FloatTag d;
+    Floats sums[kRows][kKeys];
+    Unroll<kRows>([&](auto row) HWY_ATTR {
+      Unroll<kKeys>([&](auto key) HWY_ATTR { sums[row][key] = hn::Zero(d); });
+    });
+    for (int dim = 0; dim < padded_dim; dim += kStep) {
+      Floats first[kKeys], second[kKeys];
+      Unroll<kKeys>([&](auto key) HWY_ATTR {
+        LoadStep(reinterpret_cast<const Element*>(k[key]) + dim, first[key], second[key]);
+      });
+      Unroll<kRows>([&](auto row) HWY_ATTR {
+        const Floats q_first = hn::Load(d, q + row * padded_dim + dim);
+        const Floats q_second = hn::Load(d, q + row * padded_dim + dim + kLanes);
+        Unroll<kKeys>([&](auto key) HWY_ATTR {
+          sums[row][key] = hn::MulAdd(q_first, first[key], sums[row][key]);
+          sums[row][key] = hn::MulAdd(q_second, second[key], sums[row][key]);
+        });
+      });
+    }
+    StoreSums<kRows, kKeys>(sums, scores);
+  }
+
+  template <int kRows, int kKeys>
+  static HWY_INLINE void StoreSums(const Floats (&sums)[kRows][kKeys], float* scores) {
+    const hn::FixedTag<float, 4> d4;
+    if constexpr (kKeys == 4) {
+      Unroll<kRows>([&](auto row) HWY_ATTR {
+        hn::StoreU(SumFour(sums[row][0], sums[row][1], sums[row][2], sums[row][3]), d4,
+                   scores + row * kDecodeTileKeys);
+      });
+    } else {
+      static_assert(kKeys == 2);
+      Unroll<(kRows + 1) / 2>([&](auto pair) HWY_ATTR {
+        constexpr int kRow = 2 * decltype(pair)::value;
+        constexpr int kNext = kRow + 1 < kRows ? kRow + 1 : kRow;
+        alignas(16) float four[4];
+        hn::Store(SumFour(sums[kRow][0], sums[kRow][1], sums[kNext][0], sums[kNext][1]), d4, four);
+        std::memcpy(scores + kRow * kDecodeTileKeys, four, 2 * sizeof(float));
+        std::memcpy(scores + kNext * kDecodeTileKeys, four + 2, 2 * sizeof(float));
+      });
+    }
+  }
+
+  // Keys of one ScoreKeys call: as many sums as the registers hold.
+  template <int kRows>
+  static constexpr int KeysAtOnce() {
+    return kLanes == 16 || kRows <= 2 ? 4 : 2;
+  }
+
+  template <int kRows>
+  static void ScoreTile(const std::byte* q, int padded_dim, const TileRows& tile,
+                        const TileRows* next, float* scores) {
+    constexpr int kKeys = KeysAtOnce<kRows>();
+    const auto row_bytes = static_cast<int>(padded_dim * sizeof(Element));
+    for (int key = tile.first / kKeys * kKeys; key < tile.last; key += kKeys) {
+      if (next != nullptr) {
+        Unroll<kKeys>([&](auto i) HWY_ATTR { PrefetchRow(next->k[key + i], row_bytes); });
+      }
+      ScoreKeys<kRows, kKeys>(reinterpret_cast<const float*>(q), padded_dim, tile.k + key,
+                              scores + key);
+    }
+  }
+
+  static HWY_INLINE void StoreProbabilities(Floats p, Probability* to) {
+    hn::Store(p, FloatTag(), to);
+  }
+
+  // accumulator[row][dim] = accumulator * factors[row] + sum over keys of p[row][key] * v[key][dim]
+  template <int kRows, int kSteps>
+  static HWY_INLINE void AccumulateChunk(const Probability* p, const float* factors,
+                                         const TileRows& tile, const TileRows* next, int dim,
+                                         int padded_dim, float* accumulator) {
+    const FloatTag d;
+    Floats sums[kRows][2 * kSteps];
+    Unroll<kRows>([&](auto row) HWY_ATTR {
+      const Floats factor = hn::Set(d, factors[row]);
+      Unroll<2 * kSteps>([&](auto i) HWY_ATTR {
+        sums[row][i] =
+            hn::Mul(factor, hn::Load(d, accumulator + row * padded_dim + dim + i * kLanes));
+      });
+    });
+    constexpr auto kChunkBytes = static_cast<int>(kSteps * kStep * sizeof(Element));
+    const auto offset = static_cast<std::int64_t>(dim * sizeof(Element));
+    for (int key = tile.first; key < tile.last; ++key) {
+      if (next != nullptr && offset % 64 == 0) PrefetchRow(next->v[key] + offset, kChunkBytes);
+      const auto* v = reinterpret_cast<const Element*>(tile.v[key]) + dim;
+      Unroll<kSteps>([&](auto step) HWY_ATTR {
+        Floats first, second;
+        LoadStep(v + step * kStep, first, second);
+        Unroll<kRows>([&](auto row) HWY_ATTR {
+          const Floats weight = hn::Set(d, p[row * kDecodeTileKeys + key]);
+          sums[row][2 * step] = hn::MulAdd(weight, first, sums[row][2 * step]);
+          sums[row][2 * step + 1] = hn::MulAdd(weight, second, sums[row][2 * step + 1]);
+        });
+      });
+    }
+    Unroll<kRows>([&](auto row) HWY_ATTR {
+      Unroll<2 * kSteps>([&](auto i) HWY_ATTR {
+        hn::Store(sums[row][i], d, accumulator + row * padded_dim + dim + i * kLanes);
+      });
+    });
+  }
+
+  template <int kRows>
+  static void AccumulateTile(const Probability* p, const float* factors, const TileRows& tile,
+                             const TileRows* next, int padded_dim, float* accumulator) {
+    int dim = 0;
+    for (; dim + kChunkSteps * kStep <= padded_dim; dim += kChunkSteps * kStep) {
+      AccumulateChunk<kRows, kChunkSteps>(p, factors, tile, next, dim, padded_dim, accumulator);
+    }
+    for (; dim < padded_dim; dim += kStep) {
+      AccumulateChunk<kRows, 1>(p, factors, tile, next, dim, padded_dim, accumulator);
+    }
+  }
+
+  static void Finish(float* accumulator, int padded_dim) {
+    StoreNatural<Element>(accumulator, padded_dim);
+  }
+};
+
+}  // namespace
+}  // namespace attnd::kernels

@@ -1,0 +1,217 @@
+#include "server/admin_server.h"
+
+#include <netdb.h>
+#include <pthread.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "server/http_connection.h"
+#include "server/listen_address.h"
+
+namespace attnd {
+namespace {
+
+constexpr std::size_t kMaxQueuedConnections = 64;
+constexpr std::chrono::milliseconds kRebindInterval{100};
+constexpr std::chrono::milliseconds kStopInterval{1};
+constexpr char kPlainText[] = "text/plain; charset=utf-8";
+constexpr char kExpositionText[] = "text/plain; version=0.0.4; charset=utf-8";
+constexpr char kIndex[] =
+    "attnd admin port\n"
+    "\n"
+    "GET  /metrics  Prometheus metrics\n"
+    "GET  /healthz  200 while the process lives\n"
+    "GET  /readyz   200 while requests are served, else 503 and why\n"
+    "POST /drain    begin to retire: no new sequences\n";
+
+// The library's default shares the port with any other process that asks for it (SO_REUSEPORT).
+// SO_REUSEADDR only lets a restart pass over connections in TIME_WAIT.
+void ListenSocketOptions(socket_t socket) {
+  const int on = 1;
+  setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+}
+
+// Why a port cannot be bound: the library tells only that it failed.
+std::string BindFailure(const ListenAddress& address) {
+  addrinfo hints{};
+  hints.ai_flags = AI_PASSIVE;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  const std::string port = std::to_string(address.port);
+  if (const int error = getaddrinfo(address.host.c_str(), port.c_str(), &hints, &found);
+      error != 0) {
+    return gai_strerror(error);
+  }
+  std::string failure = "the port cannot be bound";
+  for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
+    const int probe = socket(each->ai_family, each->ai_socktype | SOCK_CLOEXEC, each->ai_protocol);
+    if (probe < 0) continue;
+    ListenSocketOptions(probe);
+    if (bind(probe, each->ai_addr, each->ai_addrlen) != 0 || listen(probe, 1) != 0) {
+      failure = std::strerror(errno);
+    }
+    close(probe);
+  }
+  freeaddrinfo(found);
+  return failure;
+}
+
+void Answer(httplib::Response& response, int status, const std::string& text) {
+  response.status = status;
+  response.set_content(text, kPlainText);
+}
+
+}  // namespace
+
+struct AdminServer::Impl final : httplib::Server {
+  Impl(AdminOptions admin_options, ListenAddress listen_address, AdminCallbacks admin_callbacks)
+      : options(std::move(admin_options)),
+        address(std::move(listen_address)),
+        callbacks(std::move(admin_callbacks)) {
+    set_socket_options(ListenSocketOptions);
+    new_task_queue = [this] {
+      return new ConnectionWorkers(options.num_threads, kMaxQueuedConnections);
+    };
+    // Before routing, that is before a body is read: a POST without a length would otherwise be
+    // read until the peer closes.
+    set_pre_routing_handler([this](const httplib::Request& request, httplib::Response& response) {
+      Route(request, response);
+      return HandlerResponse::Handled;
+    });
+    set_exception_handler(
+        [](const httplib::Request&, httplib::Response& response, const std::exception_ptr&) {
+          Answer(response, 500, "internal error\n");
+        });
+  }
+
+  void Route(const httplib::Request& request, httplib::Response& response);
+  bool process_and_close_socket(socket_t socket) override;
+  absl::Status Serve();
+  void AcceptUntilStopped();
+  void StopAccepting();
+
+  const AdminOptions options;
+  ListenAddress address;
+  const AdminCallbacks callbacks;
+  std::atomic<bool> stopping{false};
+  std::atomic<bool> accept_ended{false};
+  std::once_flag stop_once;
+  std::thread accept_thread;
+};
+
+void AdminServer::Impl::Route(const httplib::Request& request, httplib::Response& response) {
+  const std::string& path = request.path;
+  const bool is_drain = path == "/drain";
+  if (path != "/" && path != "/metrics" && path != "/healthz" && path != "/readyz" && !is_drain) {
+    return Answer(response, 404, "not found; / lists what is here\n");
+  }
+  const bool reads = request.method == "GET" || request.method == "HEAD";
+  if (is_drain ? request.method != "POST" : !reads) {
+    response.set_header("Allow", is_drain ? "POST" : "GET, HEAD");
+    return Answer(response, 405, absl::StrCat("use ", is_drain ? "POST" : "GET", " ", path, "\n"));
+  }
+  if (is_drain) {
+    // Browsers send Origin with every cross-site POST: a web page must not drain a local server.
+    if (request.has_header("Origin")) return Answer(response, 403, "not from a web page\n");
+    callbacks.begin_drain();
+    return Answer(response, 202, "draining\n");
+  }
+  if (path == "/") return Answer(response, 200, kIndex);
+  if (path == "/healthz") return Answer(response, 200, "ok\n");
+  if (path == "/metrics") {
+    const std::string text = callbacks.metrics_text();
+    if (text.empty()) return Answer(response, 500, "metrics are not available\n");
+    response.status = 200;
+    return response.set_content(text, kExpositionText);
+  }
+  const AdminCallbacks::Readiness readiness = callbacks.readiness();
+  Answer(response, readiness.ready ? 200 : 503,
+         readiness.ready ? "ready\n" : absl::StrCat("not ready: ", readiness.reason, "\n"));
+}
+
+bool AdminServer::Impl::process_and_close_socket(socket_t socket) {
+  DeadlineStream stream(socket, std::chrono::steady_clock::now() + options.io_timeout, stopping);
+  bool closed = false;
+  const bool answered = process_request(stream, /*close_connection=*/true, closed, nullptr);
+  if (answered) stream.FinishAndLinger();
+  close(socket);
+  return answered;
+}
+
+absl::Status AdminServer::Impl::Serve() {
+  const bool any_port = address.port == 0;
+  const int port = any_port ? bind_to_any_port(address.host)
+                            : (bind_to_port(address.host, address.port) ? address.port : -1);
+  if (port <= 0) {
+    return absl::UnavailableError(absl::StrCat("admin port: cannot listen on ", address.ToString(),
+                                               ": ", BindFailure(address)));
+  }
+  address.port = port;
+  accept_thread = std::thread([this] { AcceptUntilStopped(); });
+  return absl::OkStatus();
+}
+
+void AdminServer::Impl::AcceptUntilStopped() {
+  // A signal that interrupted accept() would end the library's loop.
+  sigset_t all_signals;
+  sigfillset(&all_signals);
+  pthread_sigmask(SIG_BLOCK, &all_signals, nullptr);
+  while (!stopping.load()) {
+    listen_after_bind();
+    // Not stopped: accept() failed (a network error that belongs to a peer is enough), and the
+    // library has closed the port.
+    while (!stopping.load() && !bind_to_port(address.host, address.port)) {
+      std::this_thread::sleep_for(kRebindInterval);
+    }
+  }
+  accept_ended.store(true);
+}
+
+void AdminServer::Impl::StopAccepting() {
+  stopping.store(true);
+  // The library's stop() has no effect before its loop runs, and must not be called twice.
+  while (!accept_ended.load()) {
+    if (is_running() && svr_sock_ != INVALID_SOCKET) stop();
+    std::this_thread::sleep_for(kStopInterval);
+  }
+  accept_thread.join();
+}
+
+absl::StatusOr<std::unique_ptr<AdminServer>> AdminServer::Start(const AdminOptions& options,
+                                                                AdminCallbacks callbacks) {
+  absl::StatusOr<ListenAddress> address = ParseListenAddress(options.listen);
+  if (!address.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("admin port: ", address.status().message()));
+  }
+  if (!address->unix_path.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("admin port: got ", options.listen, ", need host:port"));
+  }
+  auto impl = std::make_unique<Impl>(options, *std::move(address), std::move(callbacks));
+  if (absl::Status status = impl->Serve(); !status.ok()) return status;
+  return std::unique_ptr<AdminServer>(new AdminServer(std::move(impl)));
+}
+
+AdminServer::AdminServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+AdminServer::~AdminServer() { Stop(); }
+
+int AdminServer::port() const { return impl_->address.port; }
+
+std::string AdminServer::address() const { return impl_->address.ToString(); }
+
+void AdminServer::Stop() {
+  std::call_once(impl_->stop_once, [this] { impl_->StopAccepting(); });
+}
+
+}  // namespace attnd
