@@ -6,6 +6,7 @@
 #include "kernels/attention_kernels.h"
 #include "kernels/cpu/decode.h"
 #include "kernels/cpu/exact.h"
+#include "kernels/cpu/naive.h"
 #include "kernels/cpu/prefill.h"
 #include "kernels/launch_plan.h"
 #include "kernels/page_check.h"
@@ -43,6 +44,12 @@ constexpr std::array kTable = {
            &LaunchDecodeAvx512),
     CpuRow("cpu/decode_avx2", Operation::kDecode, CpuTarget::kAvx2, kFloatTypes, kAllAttention,
            &LaunchDecodeAvx2),
+    CpuRow("cpu/naive_fp32", Operation::kNaive, CpuTarget::kScalar, TypeBit(DataType::kFp32),
+           kAllAttention, &LaunchNaive),
+    CpuRow("cpu/naive_fp16", Operation::kNaive, CpuTarget::kScalar, TypeBit(DataType::kFp16),
+           kAllAttention, &LaunchNaive),
+    CpuRow("cpu/naive_bf16", Operation::kNaive, CpuTarget::kScalar, TypeBit(DataType::kBf16),
+           kAllAttention, &LaunchNaive),
     CpuRow("cpu/exact", Operation::kExact, CpuTarget::kScalar, kFloatTypes, kAllAttention,
            &LaunchExact),
     CpuRow("cpu/append", Operation::kAppend, CpuTarget::kScalar, kFloatTypes,
@@ -149,6 +156,9 @@ LaunchPlan PlanAttention(const KernelRow& row, const AttentionParams& params,
   if (row.operation == Operation::kDecode) PlanDecode(params, plan);
   if (row.operation == Operation::kPrefill) {
     plan.workspace_bytes = PrefillWorkspaceBytes(params, row.cpu_target, plan.num_threads);
+  }
+  if (row.operation == Operation::kNaive) {
+    plan.workspace_bytes = NaiveWorkspaceBytes(params, plan.num_threads);
   }
   return plan;
 }

@@ -7,16 +7,13 @@
 
 #include "kernels/cpu/cpu_executor.h"
 #include "kernels/cpu/decode_segment.h"
-#include "kernels/cpu/element.h"
-#include "kernels/cpu/exact.h"
+#include "kernels/cpu/row_output.h"
 #include "kernels/launch_plan.h"
 
 namespace attnd::kernels {
 namespace {
 
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
-constexpr double kLn2 = 0.693147180559945309417;
-constexpr double kLog2E = 1.44269504088896340736;
 constexpr std::int64_t kAlignment = 128;
 
 // Where one sequence's work and partial states begin; the last entry holds the totals.
@@ -51,13 +48,6 @@ std::int64_t PartialRows(const AttentionParams& params, const AttentionSequence&
                          int num_splits) {
   return num_splits == 1 ? 0 : std::int64_t{num_splits} * sequence.query_length * params.num_heads;
 }
-
-// State of one query row on its way out.
-struct RowResult {
-  const float* accumulator;
-  double row_max;  // base 2
-  double row_sum;
-};
 
 class DecodeLaunch {
  public:
@@ -201,65 +191,10 @@ class DecodeLaunch {
     StoreRow(index, kv_head, row, {sum, largest, row_sum});
   }
 
-  void StoreRow(int index, int kv_head, std::int64_t row, RowResult result) {
-    const AttentionSequence& sequence = params_.sequences[index];
-    const std::int64_t token = row / group();
+  void StoreRow(int index, int kv_head, std::int64_t row, const RowResult& result) {
     const int head = kv_head * group() + static_cast<int>(row % group());
-    double factor = 1;
-    if (sequence.sink_logits != nullptr && !params_.partial) {
-      const double sink = double{sequence.sink_logits[head]} * kLog2E;
-      const double new_max = std::max(result.row_max, sink);
-      if (result.row_max < new_max) factor = std::exp2(result.row_max - new_max);
-      if (new_max != double{kMinusInfinity}) {
-        result.row_sum = result.row_sum * factor + std::exp2(sink - new_max);
-        result.row_max = new_max;
-      }
-    }
-    if (!StoreOutput(sequence, token, head, result, static_cast<float>(factor))) {
-      ExactRows(params_, index, head, static_cast<int>(token), static_cast<int>(token) + 1);
+    if (FinishRow(params_, index, head, row / group(), result)) {
       exact_reruns_.fetch_add(1, std::memory_order_relaxed);
-      return;
-    }
-    if (sequence.lse != nullptr) {
-      sequence.lse[token * params_.num_heads + head] =
-          result.row_sum == 0
-              ? kMinusInfinity
-              : static_cast<float>(result.row_max * kLn2 + std::log(result.row_sum));
-    }
-  }
-
-  // o = accumulator * factor / row_sum; false when an element is not finite: a hidden key may have
-  // brought it in, the exact row decides.
-  bool StoreOutput(const AttentionSequence& sequence, std::int64_t token, int head,
-                   const RowResult& result, float factor) const {
-    const std::int64_t offset = token * sequence.o_token_stride + head * sequence.o_head_stride;
-    const auto row_sum = static_cast<float>(result.row_sum);
-    alignas(64) float values[kMaxHeadDim];
-    float checksum = 0;  // 0 * finite stays 0; 0 * inf and NaN do not
-    for (int dim = 0; dim < params_.head_dim; ++dim) {
-      values[dim] = row_sum == 0 ? 0.0F : result.accumulator[dim] * factor / row_sum;
-      checksum += values[dim] * 0.0F;
-    }
-    if (std::isnan(checksum) || std::isnan(row_sum)) return false;
-    const DataType type = params_.partial ? DataType::kFp32 : params_.data_type;
-    StoreValues(sequence.o, type, offset, values);
-    return true;
-  }
-
-  void StoreValues(void* o, DataType type, std::int64_t offset, const float* values) const {
-    switch (type) {
-      case DataType::kFp16:
-        for (int dim = 0; dim < params_.head_dim; ++dim) {
-          FromFloat(values[dim], static_cast<Fp16*>(o)[offset + dim]);
-        }
-        return;
-      case DataType::kBf16:
-        for (int dim = 0; dim < params_.head_dim; ++dim) {
-          FromFloat(values[dim], static_cast<Bf16*>(o)[offset + dim]);
-        }
-        return;
-      default:
-        std::copy_n(values, params_.head_dim, static_cast<float*>(o) + offset);
     }
   }
 
