@@ -66,8 +66,10 @@ bool Serves(const KernelRow& row, Operation operation, const KernelKey& key,
       return false;
     }
   } else {
-    const CpuTarget target =
-        limits.cpu_target == CpuTarget::kAuto ? BestCpuTarget() : limits.cpu_target;
+    // A forced target chooses among what the machine has; it never adds to it.
+    const CpuTarget target = limits.cpu_target == CpuTarget::kAuto
+                                 ? BestCpuTarget()
+                                 : std::min(limits.cpu_target, BestCpuTarget());
     if (row.cpu_target > target) return false;
   }
   // Pairs of types: the same one twice is all that is compiled.
