@@ -65,7 +65,7 @@ class PrefillOptions {
   }
 
   // Sets the tile and keys that Apply and MaskAndMax work on.
-  void PrepareKeys(int tile, std::int64_t first, int num_keys) {
+  HWY_NOINLINE void PrepareKeys(int tile, std::int64_t first, int num_keys) {
     first_row_ = tile * kTileRows;
     first_key_ = first;
     for (int lane = 0; lane < kTileRows; ++lane) {
@@ -87,7 +87,7 @@ class PrefillOptions {
   }
 
   // Dot products become scores: scale, soft cap, ALiBi, bias.
-  void Apply(const TileSegment& segment, float* s) const {
+  HWY_NOINLINE void Apply(const TileSegment& segment, float* s) const {
     const bool has_cap = sequence_.logits_soft_cap > 0;
     const auto scale = hn::Set(kF32, scale_);
     const auto cap = hn::Set(kF32, sequence_.logits_soft_cap);
@@ -110,7 +110,7 @@ class PrefillOptions {
   }
 
   // Hides what a row does not see and raises tile_max to the segment's maxima.
-  void MaskAndMax(const TileSegment& segment, float* s, float* tile_max) const {
+  HWY_NOINLINE void MaskAndMax(const TileSegment& segment, float* s, float* tile_max) const {
     const auto hidden = hn::Set(kF32, -__builtin_huge_valf());
     for (int c = 0; c < segment.num_columns; ++c) {
       const int lane = (segment.column + c) * kLanes;

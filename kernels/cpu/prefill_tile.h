@@ -66,6 +66,9 @@ class PrefillTile {
   using Segment = TileSegment;
 
   static constexpr int kMaxSegments = kTileKeys / kPanel;
+  // Units between panels of v. Without the gap the panels of one key would share a few sets of the
+  // first-level cache, and packing it would evict its own lines.
+  static constexpr int kValueStride = kTileKeys / kPair * kPanel + 16;
   static constexpr float kInfinity = __builtin_huge_valf();
 
   // Byte offsets of the scratch arrays.
@@ -77,12 +80,12 @@ class PrefillTile {
       q = Take(rows * dim_units);
       accumulator = Take(rows * padded_dims);
       k = Take(std::int64_t{kTileKeys} * dim_units);
-      v = Take(std::int64_t{kTileKeys} / kPair * padded_dims);
+      v = Take(std::int64_t{kValueStride} * (padded_dims / kPanel));
       s = Take(std::int64_t{kTileKeys} * kTileRows);
       p = kPair == 1 ? s : Take(std::int64_t{kTileKeys} / kPair * kTileRows);
       row_max = Take(rows);
       row_sum = Take(rows);
-      staged = Take(std::int64_t{kPanel} * Rows::kMaxRowUnits);
+      staged = Take(std::int64_t{kLanes} * Rows::kMaxRowUnits);
       zeros = Take(Rows::kMaxRowUnits);
     }
     std::int64_t Take(std::int64_t units) {
@@ -105,7 +108,11 @@ class PrefillTile {
         layout_(params.head_dim),
         scratch_(scratch),
         options_(params, block),
-        score_to_base2_((options_.any() ? 1.0F : options_.scale()) * 1.4426950408889634F) {}
+        score_to_base2_((options_.any() ? 1.0F : options_.scale()) * 1.4426950408889634F),
+        row_bytes_(params.head_dim * ElementSize(params.kv_data_type)) {
+    const int panels = num_tiles_ * (kTileKeys + layout_.padded_dims) / kPanel;
+    prefetch_rows_ = (kTileKeys + panels - 1) / panels;
+  }
 
   template <class Element>
   Element* At(std::int64_t offset) const {
@@ -131,10 +138,15 @@ class PrefillTile {
            (block_.kv_head * group_ + packed % group_) * head_stride;
   }
 
-  void PackQueries() {
+  std::int64_t QueryOffset(int row) const {
+    return RowOffset(row, sequence_.q_token_stride, sequence_.q_head_stride) *
+           ElementSize(params_.data_type);
+  }
+
+  HWY_NOINLINE void PackQueries() {
     std::memset(At<Unit>(layout_.zeros), 0, Rows::kMaxRowUnits * sizeof(Unit));
     const auto* base = static_cast<const std::byte*>(sequence_.q);
-    const std::int64_t element = ElementSize(params_.data_type);
+    const bool in_place = Rows::InPlace(params_.data_type, params_.head_dim);
     for (int tile = 0; tile < num_tiles_; ++tile) {
       for (int lane = 0; lane < kTileRows; lane += 4) {
         const Unit* rows[4];
@@ -142,10 +154,14 @@ class PrefillTile {
           const int row = tile * kTileRows + lane + i;
           rows[i] = zeros();
           if (row < block_.num_rows) {
-            const std::byte* from =
-                base + RowOffset(row, sequence_.q_token_stride, sequence_.q_head_stride) * element;
-            Rows::Stage(from, params_.data_type, params_.head_dim, staged(i));
-            rows[i] = staged(i);
+            const std::byte* from = base + QueryOffset(row);
+            if (row + 8 < block_.num_rows) PrefetchRow(base + QueryOffset(row + 8));
+            if (in_place) {
+              rows[i] = reinterpret_cast<const Unit*>(from);
+            } else {
+              Rows::Stage(from, params_.data_type, params_.head_dim, staged(i));
+              rows[i] = staged(i);
+            }
           }
         }
         Rows::Transpose4(rows, num_units_, q(tile) + lane, kTileRows);
@@ -206,6 +222,8 @@ class PrefillTile {
       const std::int64_t first = begin < 0 ? 0 : begin;
       const std::int64_t end = begin + kTileKeys < keys.end ? begin + kTileKeys : keys.end;
       PackKeys(first, static_cast<int>(end - first));
+      prefetch_key_ = end;
+      prefetch_end_ = end + kTileKeys < keys.end ? end + kTileKeys : keys.end;
       for (int tile = 0; tile < num_tiles_; ++tile) {
         if (tile_keys[tile].begin < end && tile_keys[tile].end > first) {
           VisitTile(tile, first, static_cast<int>(end - first));
@@ -221,38 +239,50 @@ class PrefillTile {
     return base + page + (key & ((std::int64_t{1} << kv.page_shift) - 1)) * stride;
   }
 
-  void PackKeys(std::int64_t first, int num_keys) {
+  // Asks for the next rows of the key tile to come. Called once a panel, so that the misses spread
+  // over the arithmetic: rows of one head lie far apart, and no hardware prefetcher follows them.
+  HWY_INLINE void PrefetchKeys() {
+    for (int i = 0; i < prefetch_rows_ && prefetch_key_ < prefetch_end_; ++i, ++prefetch_key_) {
+      PrefetchRow(Address(block_.kv.k, block_.kv.k_stride_bytes, prefetch_key_));
+      PrefetchRow(Address(block_.kv.v, block_.kv.v_stride_bytes, prefetch_key_));
+    }
+  }
+  HWY_INLINE void PrefetchRow(const std::byte* row) const {
+    for (std::int64_t byte = 0; byte < row_bytes_; byte += 64) __builtin_prefetch(row + byte);
+  }
+
+  HWY_NOINLINE void PackKeys(std::int64_t first, int num_keys) {
     const bool in_place = Rows::InPlace(params_.kv_data_type, params_.head_dim);
+    const KvAddress& kv = block_.kv;
     const auto row = [&](const std::byte* base, std::int64_t stride, int key,
                          int slot) -> const Unit* {
       if (key >= num_keys) return zeros();
       const std::byte* from = Address(base, stride, first + key);
+      // The first tile of a block has not been asked for; later ones are near already.
+      if (key + kPanel < num_keys) PrefetchRow(Address(base, stride, first + key + kPanel));
       if (in_place) return reinterpret_cast<const Unit*>(from);
       Rows::Stage(from, params_.kv_data_type, params_.head_dim, staged(slot));
       return staged(slot);
     };
     for (int panel = 0; panel < num_keys; panel += kPanel) {
+      Unit* k = At<Unit>(layout_.k) + std::int64_t{panel} * layout_.dim_units;
       for (int i = 0; i < kPanel; i += 4) {
         const Unit* rows[4];
-        for (int j = 0; j < 4; ++j) {
-          rows[j] = row(block_.kv.k, block_.kv.k_stride_bytes, panel + i + j, j);
-        }
-        Rows::Transpose4(rows, num_units_,
-                         At<Unit>(layout_.k) + std::int64_t{panel} * layout_.dim_units + i, kPanel);
+        for (int j = 0; j < 4; ++j) rows[j] = row(kv.k, kv.k_stride_bytes, panel + i + j, j);
+        Rows::Transpose4(rows, num_units_, k + i, kPanel);
       }
-    }
-    for (int key = 0; key < num_keys; key += kPair) {
-      const Unit* rows[kPair];
-      for (int i = 0; i < kPair; ++i) {
-        rows[i] = row(block_.kv.v, block_.kv.v_stride_bytes, key + i, i);
+      for (int key = panel; key < panel + kPanel; key += kPair) {
+        const Unit* rows[kPair];
+        for (int i = 0; i < kPair; ++i) rows[i] = row(kv.v, kv.v_stride_bytes, key + i, i);
+        Target::PackValues(rows, layout_.padded_dims / kPanel, kValueStride,
+                           At<Unit>(layout_.v) + key / kPair * kPanel);
       }
-      Target::PackValues(rows, layout_.padded_dims / kPanel, kTileKeys / kPair * kPanel,
-                         At<Unit>(layout_.v) + key / kPair * kPanel);
     }
   }
 
   // Cuts keys [0, num_keys) of a key tile into segments for one query tile.
-  int CutSegments(int tile, std::int64_t first, int num_keys, Segment* segments) const {
+  HWY_NOINLINE int CutSegments(int tile, std::int64_t first, int num_keys,
+                               Segment* segments) const {
     ColumnKeys columns[kColumns];
     for (int column = 0; column < kColumns; ++column) {
       columns[column] = options_.Column(tile, column, first, num_keys);
@@ -366,19 +396,24 @@ class PrefillTile {
 
   // s: [key][rows] of one segment. Where it is plain, the maximum is taken on the way.
   template <int kNumColumns>
-  void Score(int tile, const Segment& segment, bool plain, float* tile_max) const {
+  HWY_NOINLINE void Score(int tile, const Segment& segment, bool plain, float* tile_max) {
     F32 max[kNumColumns];
     for (int c = 0; c < kNumColumns; ++c) max[c] = hn::Load(kF32, tile_max + c * kLanes);
     const Unit* rows = q(tile) + segment.column * kLanes;
     for (int key = segment.begin; key < segment.end; key += kPanel) {
+      PrefetchKeys();
       F32 sums[kPanel][kNumColumns];
-      for (auto& row : sums) {
-        for (F32& sum : row) sum = hn::Zero(kF32);
+      HWY_UNROLL(8)
+      for (int i = 0; i < kPanel; ++i) {
+        HWY_UNROLL(4)
+        for (int c = 0; c < kNumColumns; ++c) sums[i][c] = hn::Zero(kF32);
       }
       MultiplyPanel<kNumColumns>(At<Unit>(layout_.k) + std::int64_t{key} * layout_.dim_units, rows,
                                  num_units_, sums);
       float* out = s() + std::int64_t{key} * kTileRows + segment.column * kLanes;
+      HWY_UNROLL(8)
       for (int i = 0; i < kPanel; ++i) {
+        HWY_UNROLL(4)
         for (int c = 0; c < kNumColumns; ++c) {
           max[c] = hn::Max(max[c], sums[i][c]);
           hn::Store(sums[i][c], kF32, out + i * kTileRows + c * kLanes);
@@ -393,7 +428,7 @@ class PrefillTile {
   // its old maximum otherwise: its probabilities stay below 2^kSlack and the result is the same),
   // rescales sums and accumulators, and writes -row_max (0 for a row that has seen no key).
   // True: some |row_max| is so large that a product's rounding must come before the subtraction.
-  bool RaiseMax(int tile, const float* tile_max, float* minus_max) const {
+  HWY_NOINLINE bool RaiseMax(int tile, const float* tile_max, float* minus_max) const {
     const F32 slack = hn::Set(kF32, 8.0F);
     const F32 none = hn::Set(kF32, -kInfinity);
     const F32 to_base2 = hn::Set(kF32, score_to_base2_);
@@ -435,7 +470,8 @@ class PrefillTile {
 
   // p = 2^(s * c - row_max), added to tile_sum.
   template <int kNumColumns, bool kLarge>
-  void Normalise(const Segment& segment, const float* minus_max, float* tile_sum) const {
+  HWY_NOINLINE void Normalise(const Segment& segment, const float* minus_max,
+                              float* tile_sum) const {
     const F32 to_base2 = hn::Set(kF32, score_to_base2_);
     const std::int64_t column = std::int64_t{segment.column} * kLanes;
     F32 offset[kNumColumns];
@@ -479,21 +515,26 @@ class PrefillTile {
 
   // accumulator[dim][rows] += p * v for one panel of dims over one segment.
   template <int kNumColumns>
-  void Accumulate(int tile, const Segment& segment, int panel) const {
+  HWY_NOINLINE void Accumulate(int tile, const Segment& segment, int panel) {
+    PrefetchKeys();
     float* values =
         accumulator(tile) + std::int64_t{panel} * kPanel * kTileRows + segment.column * kLanes;
     F32 sums[kPanel][kNumColumns];
+    HWY_UNROLL(8)
     for (int i = 0; i < kPanel; ++i) {
+      HWY_UNROLL(4)
       for (int c = 0; c < kNumColumns; ++c) {
         sums[i][c] = hn::Load(kF32, values + i * kTileRows + c * kLanes);
       }
     }
     const std::int64_t begin = segment.begin / kPair;
     MultiplyPanel<kNumColumns>(
-        At<Unit>(layout_.v) + (std::int64_t{panel} * (kTileKeys / kPair) + begin) * kPanel,
+        At<Unit>(layout_.v) + std::int64_t{panel} * kValueStride + begin * kPanel,
         p() + begin * kTileRows + segment.column * kLanes,
         static_cast<int>((segment.end + kPair - 1) / kPair - begin), sums);
+    HWY_UNROLL(8)
     for (int i = 0; i < kPanel; ++i) {
+      HWY_UNROLL(4)
       for (int c = 0; c < kNumColumns; ++c) {
         hn::Store(sums[i][c], kF32, values + i * kTileRows + c * kLanes);
       }
@@ -501,29 +542,29 @@ class PrefillTile {
   }
 
   // Divides by the sums, adds the sink, writes o and lse.
-  std::uint32_t Finish() const {
+  HWY_NOINLINE std::uint32_t Finish() const {
     std::uint32_t not_finite = 0;
     const DataType type = params_.partial ? DataType::kFp32 : params_.data_type;
     auto* base = static_cast<std::byte*>(sequence_.o);
-    for (int tile = 0; tile < num_tiles_; ++tile) {
-      for (int lane = 0; lane < kTileRows; lane += 4) {
-        const Unit* dims = reinterpret_cast<const Unit*>(accumulator(tile)) + lane;
-        if (tile * kTileRows + lane >= block_.num_rows) break;
+    for (int first = 0; first < block_.num_rows; first += kLanes) {
+      // All rows of a vector are staged before one is read: a wide load right after the narrow
+      // stores that it covers would wait for them to leave the store buffer.
+      const int tile = first / kTileRows;
+      const Unit* dims = reinterpret_cast<const Unit*>(accumulator(tile)) + first % kTileRows;
+      for (int lane = 0; lane < kLanes; lane += 4) {
         for (int dim = 0; dim < layout_.padded_dims; dim += 4) {
           const Unit* rows[4];
-          for (int i = 0; i < 4; ++i) rows[i] = dims + (dim + i) * std::int64_t{kTileRows};
-          Rows::Transpose4(rows, 4, staged(0) + dim, Rows::kMaxRowUnits);
+          for (int i = 0; i < 4; ++i) rows[i] = dims + (dim + i) * std::int64_t{kTileRows} + lane;
+          Rows::Transpose4(rows, 4, staged(lane) + dim, Rows::kMaxRowUnits);
         }
-        for (int i = 0; i < 4; ++i) {
-          const int row = tile * kTileRows + lane + i;
-          if (row >= block_.num_rows) break;
-          const float factor = FinishRow(tile, lane + i);
-          std::byte* to = base + RowOffset(row, sequence_.o_token_stride, sequence_.o_head_stride) *
-                                     ElementSize(type);
-          if (!Rows::Store(reinterpret_cast<const float*>(staged(i)), factor, params_.head_dim,
-                           type, to)) {
-            not_finite |= 1U << static_cast<unsigned>(tile);
-          }
+      }
+      for (int row = first; row < first + kLanes && row < block_.num_rows; ++row) {
+        const float factor = FinishRow(tile, row - tile * kTileRows);
+        std::byte* to = base + RowOffset(row, sequence_.o_token_stride, sequence_.o_head_stride) *
+                                   ElementSize(type);
+        if (!Rows::Store(reinterpret_cast<const float*>(staged(row - first)), factor,
+                         params_.head_dim, type, to)) {
+          not_finite |= 1U << static_cast<unsigned>(tile);
         }
       }
     }
@@ -562,6 +603,12 @@ class PrefillTile {
   std::byte* const scratch_;
   Options options_;
   const float score_to_base2_;
+
+  // Next key to prefetch, end of its tile, and the keys that one panel asks for: all of a tile over
+  // the panels that the query tiles work through meanwhile.
+  std::int64_t prefetch_key_ = 0, prefetch_end_ = 0;
+  int prefetch_rows_;
+  std::int64_t row_bytes_;
 };
 
 }  // namespace attnd::kernels
