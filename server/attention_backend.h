@@ -35,12 +35,13 @@ struct BatchResult {
   Clock::Duration kernel_time{0};
 };
 
+using BatchDone = absl::AnyInvocable<void(std::unique_ptr<Batch>, BatchResult)>;
+
 class AttentionBackend {
  public:
   virtual ~AttentionBackend() = default;
   virtual const BackendLimits& limits() const = 0;
-  virtual void Submit(std::unique_ptr<Batch> batch,
-                      absl::AnyInvocable<void(std::unique_ptr<Batch>, BatchResult)> done) = 0;
+  virtual void Submit(std::unique_ptr<Batch> batch, BatchDone done) = 0;
   // A small real launch of every row the device can select; called before readiness.
   virtual absl::Status SelfTest() = 0;
   // Finishes what was submitted; no Submit afterwards.

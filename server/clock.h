@@ -13,6 +13,9 @@ class Clock {
 
   virtual ~Clock() = default;
   virtual TimePoint Now() const = 0;
+  // False for a clock that a test moves by hand: no thread may wait on it in real time. Whoever
+  // moves it calls Scheduler::RunDueWork (and the like) itself.
+  virtual bool RunsByItself() const { return true; }
   // Calendar time, for timestamps that are shown to others; it may jump. Never for durations.
   virtual std::chrono::system_clock::time_point WallNow() const {
     return std::chrono::system_clock::now();

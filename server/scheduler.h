@@ -34,7 +34,8 @@ using Ticket = std::uint64_t;
 
 class Scheduler {
  public:
-  // `start_key`: 4 random bytes drawn at each start. All references outlive the scheduler.
+  // `start_key`: 4 random bytes drawn at each start. All references outlive the scheduler; the
+  // destructor waits for the batches that the backend still runs.
   Scheduler(const ServerConfig& config, std::string start_key, const Clock& clock,
             AttentionBackend& backend, Metrics& metrics);
   ~Scheduler();
@@ -77,6 +78,12 @@ class Scheduler {
   // after BeginStop.
   void Drain(Clock::Duration timeout);
 
+  // Does what is due now: deadlines, leases, delayed batches. The timer thread calls it; with a
+  // clock that does not run by itself there is no such thread and whoever moves the clock calls it.
+  void RunDueWork();
+
+  // queue_bytes: of all requests that are not answered yet; the other queue figures count those
+  // that wait for a launch.
   struct Snapshot {
     std::int64_t queue_requests = 0, queue_bytes = 0, running_requests = 0, running_batches = 0;
     std::int64_t sequences_active = 0, sequences_idle = 0;  // active: a step waits or runs

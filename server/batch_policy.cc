@@ -1,0 +1,249 @@
+#include "server/batch_policy.h"
+
+#include <algorithm>
+#include <cmath>
+#include <tuple>
+#include <vector>
+
+namespace attnd {
+namespace {
+
+// A waiting entry with its place in the fair order.
+struct Ranked {
+  std::size_t entry = 0;
+  double tag = 0;  // work its tenant has used when its turn comes
+  Clock::TimePoint due{};
+};
+
+// One waiting entry is the common case of an unloaded server: it costs no allocation.
+using RankedList = absl::InlinedVector<Ranked, 4>;
+
+Clock::TimePoint DueTime(const QueueEntry& entry) {
+  return std::min(entry.deadline, entry.admitted + kNoDeadlineHorizon);
+}
+
+auto OrderKey(const QueueEntry& entry, const Ranked& ranked) {
+  return std::make_tuple(-entry.priority, ranked.tag, ranked.due, entry.order);
+}
+
+bool MayLaunch(const QueueView& view, const QueueEntry& entry) {
+  return entry.queue_class == QueueClass::kDecode || view.prefill_batches_in_flight == 0;
+}
+
+// Start tags of fair queueing: each tenant's entries, earliest due first, follow one another at a
+// distance of their work.
+void TagByTenant(const QueueView& view, RankedList& ranked) {
+  const bool one_tenant = std::all_of(ranked.begin(), ranked.end(), [&](const Ranked& r) {
+    return view.entries[r.entry].tenant == view.entries[ranked.front().entry].tenant;
+  });
+  if (one_tenant) return;
+  std::sort(ranked.begin(), ranked.end(), [&](const Ranked& a, const Ranked& b) {
+    return OrderKey(view.entries[a.entry], a) < OrderKey(view.entries[b.entry], b);
+  });
+  std::vector<double> used(view.tenant_used.begin(), view.tenant_used.end());
+  for (Ranked& r : ranked) {
+    const QueueEntry& entry = view.entries[r.entry];
+    r.tag = used[entry.tenant];
+    used[entry.tenant] += entry.work;
+  }
+}
+
+// Whether `a` decides the launch rather than `b`.
+bool Leads(const QueueView& view, bool prefill_turn, const Ranked& a, const Ranked& b) {
+  const QueueEntry& left = view.entries[a.entry];
+  const QueueEntry& right = view.entries[b.entry];
+  if (left.priority != right.priority) return left.priority > right.priority;
+  if (left.queue_class != right.queue_class) {
+    return (left.queue_class == QueueClass::kPrefill) == prefill_turn;
+  }
+  return OrderKey(left, a) < OrderKey(right, b);
+}
+
+BatchDecision TakeAlone(const QueueEntry& entry, std::size_t index, std::int32_t tokens) {
+  BatchDecision decision;
+  decision.kind = BatchDecision::Kind::kDispatch;
+  decision.closed = BatchClosed::kAlone;
+  decision.takes.push_back({index, entry.sequences, tokens});
+  return decision;
+}
+
+class BatchBuilder {
+ public:
+  BatchBuilder(const BatchPolicyConfig& config, double work_budget)
+      : config_(config), work_budget_(work_budget) {}
+
+  // False when the batch is closed.
+  bool Add(const QueueEntry& entry, std::size_t index) {
+    if (entry.queue_class == QueueClass::kPrefill) return AddPrefill(entry, index);
+    const std::int32_t room = config_.max_batch_sequences - sequences_;
+    const std::int64_t tokens_each = std::max<std::int64_t>(1, entry.tokens / entry.sequences);
+    const std::int64_t token_room = (config_.max_batch_tokens - tokens_) / tokens_each;
+    std::int64_t count = std::min<std::int64_t>({entry.sequences, room, token_room});
+    if (count <= 0 && sequences_ == 0) count = 1;
+    if (count > 0) {
+      decision_.takes.push_back({index, static_cast<std::int32_t>(count), 0});
+      sequences_ += static_cast<std::int32_t>(count);
+      tokens_ += count * tokens_each;
+    }
+    if (count < entry.sequences) {
+      decision_.closed = room <= count ? BatchClosed::kSequences : BatchClosed::kTokens;
+      return false;
+    }
+    return true;
+  }
+
+  BatchDecision Finish() {
+    decision_.kind = BatchDecision::Kind::kDispatch;
+    return std::move(decision_);
+  }
+
+ private:
+  bool AddPrefill(const QueueEntry& entry, std::size_t index) {
+    if (sequences_ >= config_.max_batch_sequences) return Close(BatchClosed::kSequences);
+    const std::int64_t room = config_.max_batch_tokens - tokens_;
+    if (room <= 0) return Close(BatchClosed::kTokens);
+    std::int32_t tokens = entry.prefill.tokens;
+    if (entry.prefill.divisible) {
+      tokens = static_cast<std::int32_t>(std::min<std::int64_t>(tokens, room));
+      const double left = work_budget_ - work_;
+      if (left <= 0 && sequences_ > 0) return Close(BatchClosed::kChunk);
+      tokens = std::min(tokens, TokensWithin(entry.prefill, left));
+    } else if (sequences_ > 0 && tokens > room) {
+      return Close(BatchClosed::kTokens);
+    }
+    decision_.takes.push_back({index, 1, tokens});
+    ++sequences_;
+    tokens_ += tokens;
+    work_ += WorkOf(entry.prefill, tokens);
+    if (tokens < entry.prefill.tokens) {
+      return Close(room <= tokens ? BatchClosed::kTokens : BatchClosed::kChunk);
+    }
+    return true;
+  }
+
+  bool Close(BatchClosed reason) {
+    decision_.closed = reason;
+    return false;
+  }
+
+  const BatchPolicyConfig& config_;
+  double work_budget_;
+  BatchDecision decision_;
+  std::int32_t sequences_ = 0;
+  std::int64_t tokens_ = 0;
+  double work_ = 0;
+};
+
+// When a class whose members are `joining` should be launched: at once if it fills a batch, else
+// max_queue_delay after its oldest member came.
+Clock::TimePoint LaunchTime(const BatchPolicyConfig& config, const QueueView& view,
+                            const RankedList& joining) {
+  std::int64_t sequences = 0, tokens = 0;
+  Clock::TimePoint oldest = Clock::kNever;
+  for (const Ranked& r : joining) {
+    const QueueEntry& entry = view.entries[r.entry];
+    sequences += entry.sequences;
+    tokens += entry.tokens;
+    oldest = std::min(oldest, entry.admitted);
+  }
+  const bool full = sequences >= config.max_batch_sequences || tokens >= config.max_batch_tokens;
+  return full ? oldest : oldest + config.max_queue_delay;
+}
+
+}  // namespace
+
+double WorkOf(const PrefillWork& prefill, std::int32_t tokens) {
+  const double rows = tokens;
+  double keys = 0;
+  if (!prefill.causal) {
+    keys = rows * static_cast<double>(std::min(prefill.first_visible, prefill.max_visible));
+  } else {
+    // Rows grow by one key each until they reach max_visible.
+    const double first = static_cast<double>(std::min(prefill.first_visible, prefill.max_visible));
+    const double growing = std::min(rows, static_cast<double>(prefill.max_visible) - first);
+    keys = growing * first + growing * (growing - 1) / 2 +
+           (rows - growing) * static_cast<double>(prefill.max_visible);
+  }
+  return keys * prefill.work_per_key + rows * prefill.work_per_row;
+}
+
+std::int32_t TokensWithin(const PrefillWork& prefill, double budget) {
+  if (WorkOf(prefill, prefill.tokens) <= budget) return prefill.tokens;
+  std::int32_t low = 1, high = prefill.tokens;
+  while (low < high) {
+    const std::int32_t middle = low + (high - low + 1) / 2;
+    if (WorkOf(prefill, middle) <= budget) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  // Query tiles are 64 rows (16 in small ones): a chunk that ends inside one wastes the rest.
+  if (low >= 64) return low / 64 * 64;
+  if (low >= 16) return low / 16 * 16;
+  return low;
+}
+
+BatchDecision DecideBatch(const BatchPolicyConfig& config, const QueueView& view,
+                          Clock::TimePoint now) {
+  BatchDecision decision;
+  if (view.entries.empty() || view.batches_in_flight >= config.max_batches_in_flight) {
+    return decision;
+  }
+  RankedList ranked;
+  ranked.reserve(view.entries.size());
+  for (std::size_t i = 0; i < view.entries.size(); ++i) {
+    if (!MayLaunch(view, view.entries[i])) continue;
+    ranked.push_back({i, 0, DueTime(view.entries[i])});
+  }
+  if (ranked.empty()) return decision;
+  TagByTenant(view, ranked);
+
+  const bool prefill_turn = view.decode_time_since_prefill >= config.prefill_chunk_time;
+  Clock::TimePoint wait_until = Clock::kNever;
+  while (!ranked.empty()) {
+    const Ranked leader = *std::min_element(
+        ranked.begin(), ranked.end(),
+        [&](const Ranked& a, const Ranked& b) { return Leads(view, prefill_turn, a, b); });
+    const QueueEntry& first = view.entries[leader.entry];
+    const double budget = view.work_per_second[first.shape_class] *
+                          std::chrono::duration<double>(config.prefill_chunk_time).count();
+    if (first.alone) {
+      std::int32_t tokens = first.prefill.tokens;
+      if (first.queue_class == QueueClass::kPrefill && first.prefill.divisible) {
+        tokens = TokensWithin(first.prefill, budget);
+      }
+      return TakeAlone(first, leader.entry, tokens);
+    }
+    const auto joins = [&](const Ranked& r) {
+      const QueueEntry& entry = view.entries[r.entry];
+      return entry.shape_class == first.shape_class && entry.queue_class == first.queue_class &&
+             !entry.alone;
+    };
+    const auto split = std::partition(ranked.begin(), ranked.end(), joins);
+    RankedList joining(ranked.begin(), split);
+    const Clock::TimePoint launch_time = LaunchTime(config, view, joining);
+    if (launch_time > now) {  // let it wait; another class may be due
+      wait_until = std::min(wait_until, launch_time);
+      ranked.erase(ranked.begin(), split);
+      continue;
+    }
+    std::sort(joining.begin(), joining.end(), [&](const Ranked& a, const Ranked& b) {
+      return OrderKey(view.entries[a.entry], a) < OrderKey(view.entries[b.entry], b);
+    });
+    BatchBuilder builder(config, budget);
+    bool open = true;
+    for (const Ranked& r : joining) {
+      open = builder.Add(view.entries[r.entry], r.entry);
+      if (!open) break;
+    }
+    decision = builder.Finish();
+    if (open && split != ranked.end()) decision.closed = BatchClosed::kShape;
+    return decision;
+  }
+  decision.kind = BatchDecision::Kind::kWait;
+  decision.wait_until = wait_until;
+  return decision;
+}
+
+}  // namespace attnd
