@@ -1,0 +1,93 @@
+#include "kernels/bench/bench_peer.h"
+
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <csignal>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+
+extern char** environ;
+
+namespace attnd::kernels::bench {
+namespace {
+
+using nlohmann::json;
+
+}  // namespace
+
+BenchPeer::BenchPeer(const std::string& python, const std::string& script, int num_threads) {
+  std::signal(SIGPIPE, SIG_IGN);  // a child that died shows as a failed read
+  std::array<int, 2> input{};
+  std::array<int, 2> output{};
+  if (pipe(input.data()) != 0 || pipe(output.data()) != 0) {
+    throw std::runtime_error("cannot make pipes for the peer");
+  }
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, input[0], STDIN_FILENO);
+  posix_spawn_file_actions_adddup2(&actions, output[1], STDOUT_FILENO);
+  for (const int end : {input[0], input[1], output[0], output[1]}) {
+    posix_spawn_file_actions_addclose(&actions, end);
+  }
+  std::string threads = std::to_string(num_threads);
+  std::string program = python;
+  std::string file = script;
+  std::string flag = "--threads";
+  const std::array<char*, 5> arguments = {program.data(), file.data(), flag.data(), threads.data(),
+                                          nullptr};
+  const int failed =
+      posix_spawnp(&child_, program.c_str(), &actions, nullptr, arguments.data(), environ);
+  posix_spawn_file_actions_destroy(&actions);
+  close(input[0]);
+  close(output[1]);
+  to_child_ = fdopen(input[1], "w");
+  from_child_ = fdopen(output[0], "r");
+  if (failed != 0) {
+    child_ = -1;
+    throw std::runtime_error("cannot start " + python);
+  }
+  name_ = json::parse(ReadLine()).at("peer").get<std::string>();
+}
+
+BenchPeer::~BenchPeer() {
+  std::fclose(to_child_);  // end of input ends the child
+  std::fclose(from_child_);
+  if (child_ > 0) waitpid(child_, nullptr, 0);
+}
+
+std::string BenchPeer::ReadLine() {
+  std::string line;
+  for (int c = std::fgetc(from_child_); c != '\n'; c = std::fgetc(from_child_)) {
+    if (c == EOF) throw std::runtime_error("the peer ended without an answer");
+    line.push_back(static_cast<char>(c));
+  }
+  return line;
+}
+
+std::string BenchPeer::Ask(const std::string& line) {
+  std::fputs((line + "\n").c_str(), to_child_);
+  std::fflush(to_child_);
+  return ReadLine();
+}
+
+bool BenchPeer::Prepare(const BenchCase& bench_case) {
+  const json shape = {{"sequences", bench_case.num_sequences},
+                      {"query_length", bench_case.query_length},
+                      {"kv_length", bench_case.kv_length},
+                      {"num_heads", bench_case.num_heads},
+                      {"num_kv_heads", bench_case.num_kv_heads},
+                      {"head_dim", bench_case.head_dim},
+                      {"causal", bench_case.causal},
+                      {"window_left", bench_case.window_left},
+                      {"dtype", TypeName(bench_case.data_type)}};
+  return json::parse(Ask(json{{"prepare", shape}}.dump())).contains("ready");
+}
+
+double BenchPeer::Run(int calls) {
+  return json::parse(Ask(json{{"run", calls}}.dump())).at("seconds").get<double>();
+}
+
+}  // namespace attnd::kernels::bench

@@ -1,0 +1,165 @@
+// attnbench: times every kernel of this machine against naive attention, a peer and the machine's
+// own ceilings. Results are checked before they are timed.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <memory>
+#include <regex>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "kernels/attention_kernels.h"
+#include "kernels/bench/bench_case.h"
+#include "kernels/bench/bench_measure.h"
+#include "kernels/bench/bench_peer.h"
+#include "kernels/bench/bench_report.h"
+#include "kernels/bench/build_commit.h"
+
+namespace attnd::kernels::bench {
+namespace {
+
+struct Options {
+  std::string filter;
+  std::string cpu_target = "auto";
+  std::string json_file;
+  std::string python = "python3";
+  std::string peer_script;
+  int num_threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  bool ceilings_only = false;
+  bool list = false;
+  bool peers = false;
+  double ceiling_seconds = 0.5;
+  double naive_gib = 4;
+  MeasureOptions measure;
+};
+
+void AddFlags(CLI::App& app, Options& options) {
+  app.add_flag("--ceilings", options.ceilings_only, "Measure the machine's ceilings and stop");
+  app.add_flag("--list", options.list, "Print the names of the cases and stop");
+  app.add_option("--filter", options.filter,
+                 "Only cases whose name matches this regular expression");
+  app.add_option("--threads", options.num_threads, "Threads of every side")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  app.add_option("--cpu_target", options.cpu_target, "auto, scalar, avx2, avx512 or avx512_bf16")
+      ->capture_default_str();
+  app.add_option("--json", options.json_file,
+                 "Write one JSON line a kernel and case to this file; the first line is the run");
+  app.add_flag("--peers", options.peers, "Time PyTorch's CPU attention in the same run");
+  app.add_option("--python", options.python, "Python that has torch")->capture_default_str();
+  app.add_option("--peer_script", options.peer_script, "The peer's script")->capture_default_str();
+  app.add_option("--seconds", options.measure.seconds, "Time of each case, about")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--rounds", options.measure.min_rounds, "Blocks of every side, at least")
+      ->check(CLI::Range(1, 10000))
+      ->capture_default_str();
+  app.add_option("--ceiling_seconds", options.ceiling_seconds, "Time of each ceiling")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--max_naive_gib", options.naive_gib,
+                 "Naive is not run where it needs more memory than this")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+}
+
+std::string Command(int argc, char** argv) {
+  std::string command = "attnbench";
+  for (int i = 1; i < argc; ++i) command += std::string(" ") + argv[i];
+  return command;
+}
+
+// Returns the number of cases that were wrong.
+int RunCases(const Options& options, const std::vector<BenchCase>& cases, const RunInfo& run,
+             const DeviceLimits& limits, CpuExecutor& executor) {
+  std::ofstream json_file;
+  if (!options.json_file.empty()) {
+    json_file.open(options.json_file);
+    if (!json_file) throw std::runtime_error("cannot write " + options.json_file);
+    json_file << RunLine(run) << std::endl;
+  }
+  std::unique_ptr<BenchPeer> peer;
+  if (options.peers) {
+    peer = std::make_unique<BenchPeer>(options.python, options.peer_script, options.num_threads);
+    std::printf("peer: %s\n", peer->name().c_str());
+  }
+  std::printf("%s\n", TableHeader().c_str());
+  int num_wrong = 0;
+  for (const BenchCase& bench_case : cases) {
+    try {
+      const CaseResult result =
+          MeasureCase(bench_case, limits, executor, run.ceilings, options.measure, peer.get());
+      std::printf("%s\n", TableRow(result).c_str());
+      for (const std::string& line : ResultLines(result, run)) json_file << line << std::endl;
+    } catch (const std::exception& error) {
+      std::printf("%-41s WRONG: %s\n", bench_case.Name().c_str(), error.what());
+      ++num_wrong;
+    }
+    std::fflush(stdout);
+  }
+  return num_wrong;
+}
+
+int Main(int argc, char** argv) {
+  Options options;
+  options.peer_script = ATTND_PEER_SCRIPT;
+  CLI::App app("Times attnd's kernels. Every result is checked first.", "attnbench");
+  AddFlags(app, options);
+  CLI11_PARSE(app, argc, argv);
+  options.measure.max_naive_bytes = static_cast<std::int64_t>(options.naive_gib * (1 << 30));
+
+  DeviceLimits limits;
+  limits.num_threads = options.num_threads;
+  if (!ParseCpuTarget(options.cpu_target.c_str(), limits.cpu_target)) {
+    std::fprintf(stderr,
+                 "attnbench: --cpu_target '%s' is none of auto, scalar, avx2, avx512, "
+                 "avx512_bf16\n",
+                 options.cpu_target.c_str());
+    return 2;
+  }
+  if (limits.cpu_target == CpuTarget::kAuto) limits.cpu_target = BestCpuTarget();
+  if (!CpuTargetSupported(limits.cpu_target)) {
+    std::fprintf(stderr, "attnbench: this machine does not have %s\n", options.cpu_target.c_str());
+    return 2;
+  }
+  std::vector<BenchCase> cases;
+  for (const BenchCase& bench_case : AllCases()) {
+    if (std::regex_search(bench_case.Name(), std::regex(options.filter))) {
+      cases.push_back(bench_case);
+    }
+  }
+  if (options.list) {
+    for (const BenchCase& bench_case : cases) std::printf("%s\n", bench_case.Name().c_str());
+    return 0;
+  }
+  CpuExecutor executor(options.num_threads);
+  RunInfo run{BuildCommit(),
+              Command(argc, argv),
+              DeviceName(),
+              UtcNow(),
+              CpuTargetName(limits.cpu_target),
+              options.num_threads,
+              MeasureCpuCeilings(limits.cpu_target, executor, options.ceiling_seconds)};
+  std::printf("%s\n", CeilingsText(run).c_str());
+  if (options.ceilings_only) return 0;
+  if (cases.empty()) {
+    std::fprintf(stderr, "attnbench: no case matches '%s' (see --list)\n", options.filter.c_str());
+    return 2;
+  }
+  return RunCases(options, cases, run, limits, executor) == 0 ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace attnd::kernels::bench
+
+int main(int argc, char** argv) {
+  try {
+    return attnd::kernels::bench::Main(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "attnbench: %s\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,153 @@
+#!/usr/bin/env python3
+"""Writes the tables of docs/benchmarks/*.md from the recorded runs in docs/benchmarks/data/*.jsonl.
+
+A page marks a table with a line
+    <!-- table: FILE.jsonl op=prefill dtype=bf16 -->
+and ends it with
+    <!-- end table -->
+What stands between them is generated. FILE is a name in docs/benchmarks/data; key=value pairs pick its lines
+(causal=true and head_dim=64 look into the shape). columns=a,b,c picks the columns. With --check nothing is
+written: exit code 1 and a list where a page is not what its data gives.
+"""
+
+import argparse
+import json
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PAGES = ROOT / "docs" / "benchmarks"
+MARK = re.compile(r"<!-- table: (?P<spec>.+?) -->\n(?P<body>.*?)<!-- end table -->", re.DOTALL)
+
+DEFAULT_COLUMNS = "shape,dtype,kernel,ms,tflops,share,bound,naive_ms,over_naive,peer_ms,over_peer,memory"
+
+
+def shape_text(line):
+    shape = line["shape"]
+    if isinstance(shape, str):
+        return shape
+    queries, keys = shape["query_length"], shape["kv_length"]
+    tokens = f"{keys}" if queries == keys else f"{queries} on {keys}"
+    text = f"{shape['sequences']} x {tokens}, {shape['num_heads']}/{shape['num_kv_heads']} heads, d {shape['head_dim']}"
+    if shape["causal"] and queries > 1:
+        text += ", causal"
+    if shape.get("window_left", -1) >= 0:
+        text += f", window {shape['window_left']}"
+    return text
+
+
+def number(value):
+    return "-" if value is None else f"{value:.4g}"
+
+
+def ratio(line, other):
+    return None if line.get(other) is None else line[other] / line["ms"]
+
+
+def times(value):
+    return "-" if value is None else f"{value:.2f}x"
+
+
+def mib(value):
+    return "-" if value is None else f"{value / 2**20:.1f}"
+
+
+# name -> (heading, text of a line)
+COLUMNS = {
+    "shape": ("shape", shape_text),
+    "dtype": ("type", lambda line: line["dtype"]),
+    "kernel": ("kernel", lambda line: f"`{line['kernel']}`"),
+    "ms": ("ms", lambda line: number(line["ms"])),
+    "tflops": ("TFLOP/s", lambda line: number(line["tflops"])),
+    "gbps": ("GB/s", lambda line: number(line["gbps"])),
+    "floor_ms": ("floor ms", lambda line: number(line["floor_ms"])),
+    "share": ("of floor", lambda line: f"{100 * line['fraction_of_floor']:.0f} %"),
+    "bound": ("bound by", lambda line: line["binding_unit"]),
+    "naive_ms": ("naive ms", lambda line: number(line.get("naive_ms"))),
+    "over_naive": ("over naive", lambda line: times(ratio(line, "naive_ms"))),
+    "peer": ("peer", lambda line: line.get("peer", "-")),
+    "peer_ms": ("peer ms", lambda line: number(line.get("peer_ms"))),
+    "over_peer": ("over peer", lambda line: times(ratio(line, "peer_ms"))),
+    "memory": ("extra MiB (naive)",
+               lambda line: f"{mib(line.get('workspace_bytes'))} ({mib(line.get('naive_workspace_bytes'))})"),
+}
+
+
+def read_run(path):
+    """The run's own line and its result lines."""
+    with open(path, encoding="utf-8") as lines:
+        head, *results = [json.loads(text) for text in lines if text.strip()]
+    for field in ("commit", "command", "device", "date"):
+        if field not in head:
+            raise SystemExit(f"bench_tables: {path}: the first line has no '{field}'")
+    return head, results
+
+
+def matches(line, conditions):
+    for key, wanted in conditions.items():
+        shape = line["shape"] if isinstance(line["shape"], dict) else {}
+        value = line.get(key, shape.get(key))
+        if isinstance(value, bool):
+            value = str(value).lower()
+        if str(value) not in wanted.split("|"):
+            return False
+    return True
+
+
+def geometric_mean(values):
+    product = 1.0
+    for value in values:
+        product *= value
+    return product ** (1 / len(values))
+
+
+def table(spec):
+    """Markdown of one marked table."""
+    name, *pairs = spec.split()
+    conditions = dict(pair.split("=", 1) for pair in pairs)
+    columns = conditions.pop("columns", DEFAULT_COLUMNS).split(",")
+    head, results = read_run(PAGES / "data" / name)
+    lines = [line for line in results if matches(line, conditions)]
+    if not lines:
+        raise SystemExit(f"bench_tables: no line of {name} matches {conditions}")
+    rows = [[COLUMNS[column][0] for column in columns], ["---"] * len(columns)]
+    rows += [[COLUMNS[column][1](line) for column in columns] for line in lines]
+    text = "\n".join("| " + " | ".join(row) + " |" for row in rows) + "\n"
+    notes = []
+    for column, other in (("over_naive", "naive_ms"), ("over_peer", "peer_ms")):
+        ratios = [ratio(line, other) for line in lines if line.get(other) is not None]
+        if column in columns and ratios:
+            label = {"naive_ms": "naive", "peer_ms": "the peer"}[other]
+            notes.append(f"over {label}: {min(ratios):.2f}x at least, {geometric_mean(ratios):.2f}x geometric mean")
+    source = f"{head['device']}, {head['date'][:10]}, commit {head['commit']}: `{head['command']}`"
+    if "fp32_gflops" in head:
+        source += (f"; measured ceilings: FP32 {head['fp32_gflops']} GFLOP/s, BF16 {head['bf16_gflops']} GFLOP/s, "
+                   f"memory read {head['read_gbps']} GB/s")
+    return text + "\n" + (". ".join(notes) + ".\n" if notes else "") + source + ".\n"
+
+
+def regenerate(text):
+    return MARK.sub(lambda mark: f"<!-- table: {mark['spec']} -->\n{table(mark['spec'])}<!-- end table -->", text)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing, fail where a page would change")
+    arguments = parser.parse_args()
+    stale = []
+    for page in sorted(PAGES.glob("*.md")):
+        before = page.read_text(encoding="utf-8")
+        after = regenerate(before)
+        if before == after:
+            continue
+        stale.append(page.relative_to(ROOT))
+        if not arguments.check:
+            page.write_text(after, encoding="utf-8")
+    for page in stale:
+        print(f"{page}: {'not what its data gives; run scripts/bench_tables.py' if arguments.check else 'written'}")
+    return 1 if stale and arguments.check else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

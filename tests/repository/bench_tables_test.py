@@ -1,0 +1,66 @@
+#!/usr/bin/env python3
+"""The benchmark pages show what their recorded runs say, and the generator notices where they do not."""
+
+import json
+import pathlib
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "scripts"))
+import bench_tables  # noqa: E402  (the folder is not a package)
+
+HEAD = {"commit": "abc", "command": "attnbench", "device": "a CPU", "date": "2026-01-02T03:04:05Z"}
+LINE = {
+    "op": "prefill", "kernel": "cpu/x", "dtype": "bf16", "ms": 2.0, "tflops": 0.1, "gbps": 1.0, "floor_ms": 1.5,
+    "fraction_of_floor": 0.75, "binding_unit": "bf16_dot", "naive_ms": 5.0, "workspace_bytes": 2**20,
+    "shape": {"sequences": 1, "query_length": 8, "kv_length": 8, "num_heads": 2, "num_kv_heads": 1, "head_dim": 64,
+              "causal": True, "window_left": -1},
+}
+
+
+class BenchTablesTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        pages = pathlib.Path(self.folder.name)
+        (pages / "data").mkdir()
+        lines = [HEAD, LINE, LINE | {"dtype": "fp32", "naive_ms": None, "ms": 7.0}]
+        (pages / "data" / "run.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+        self.addCleanup(setattr, bench_tables, "PAGES", bench_tables.PAGES)
+        bench_tables.PAGES = pages
+
+    def test_a_table_holds_the_lines_that_match(self):
+        page = "before\n<!-- table: run.jsonl dtype=bf16 head_dim=64 causal=true -->\nold\n<!-- end table -->\nafter\n"
+        text = bench_tables.regenerate(page)
+        self.assertIn("| 1 x 8, 2/1 heads, d 64, causal | bf16 | `cpu/x` | 2 | 0.1 | 75 % | bf16_dot | 5 | 2.50x |", text)
+        self.assertNotIn("fp32", text)
+        self.assertNotIn("old", text)
+        self.assertIn("a CPU, 2026-01-02, commit abc: `attnbench`", text)
+        self.assertEqual(text, bench_tables.regenerate(text))
+
+    def test_a_value_that_was_not_measured_is_a_dash(self):
+        text = bench_tables.table("run.jsonl dtype=fp32 columns=ms,naive_ms,over_naive")
+        self.assertIn("| 7 | - | - |", text)
+
+    def test_a_table_without_lines_is_an_error(self):
+        with self.assertRaises(SystemExit):
+            bench_tables.table("run.jsonl dtype=fp16")
+
+    def test_a_file_without_its_origin_is_an_error(self):
+        (bench_tables.PAGES / "data" / "bare.jsonl").write_text(json.dumps(LINE) + "\n", encoding="utf-8")
+        with self.assertRaises(SystemExit):
+            bench_tables.table("bare.jsonl op=prefill")
+
+
+class CommittedPagesTest(unittest.TestCase):
+    def test_pages_show_their_data(self):
+        for page in sorted(bench_tables.PAGES.glob("*.md")):
+            with self.subTest(page.name):
+                text = page.read_text(encoding="utf-8")
+                self.assertEqual(bench_tables.regenerate(text), text, "run scripts/bench_tables.py")
+
+
+if __name__ == "__main__":
+    unittest.main()
