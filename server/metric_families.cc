@@ -81,7 +81,10 @@ constexpr MetricFamilyInfo kFamilies[] = {
      "reason = deleted, expired, evicted", "Sequences that ended, by reason."},
     {MetricId::kKvCachePages, "attnd_kv_cache_pages", Type::Gauge,
      "device, state = used, shared, free",
-     "Pages of the KV cache: used by one sequence, shared by several, free."},
+     "Pages of the KV cache: used by one sequence, shared by several, and free ones, counted in "
+     "whole 2 MiB slabs since a page gets its size when a slab is cut; attnd_kv_cache_bytes has "
+     "one "
+     "unit for all."},
     {MetricId::kKvCacheBytes, "attnd_kv_cache_bytes", Type::Gauge,
      "device, state = used, reserved, free",
      "Bytes of the KV cache pool: holding pages in use, promised to sequences, neither."},

@@ -383,7 +383,8 @@ void Metrics::Impl::CollectGauges(Scrape& scrape) const {
   gauge(MetricId::kOpenStreams, {}, gauges.open_streams);
   gauge(MetricId::kSequences, {{"state", "active"}}, gauges.sequences_active);
   gauge(MetricId::kSequences, {{"state", "idle"}}, gauges.sequences_idle);
-  gauge(MetricId::kKvCachePages, {{"device", device}, {"state", "used"}}, gauges.pages_used);
+  gauge(MetricId::kKvCachePages, {{"device", device}, {"state", "used"}},
+        gauges.pages_used - gauges.pages_shared);
   gauge(MetricId::kKvCachePages, {{"device", device}, {"state", "shared"}}, gauges.pages_shared);
   gauge(MetricId::kKvCachePages, {{"device", device}, {"state", "free"}}, gauges.pages_free);
   const std::int64_t free_bytes =

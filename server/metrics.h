@@ -72,8 +72,10 @@ struct GaugeSnapshot {
   std::int64_t queue_requests = 0, queue_bytes = 0, running_requests = 0, running_batches = 0,
                open_streams = 0;
   std::int64_t sequences_active = 0, sequences_idle = 0;
-  std::int64_t pages_used = 0, pages_shared = 0,
-               pages_free = 0;  // attnd_kv_cache_pages{device,state}
+  // attnd_kv_cache_pages{device,state}. Used: with one reference or more, shared ones included;
+  // shared: with two or more; free: whole slabs not cut into pages.
+  std::int64_t pages_used = 0, pages_shared = 0, pages_free = 0;
+  // Used and reserved bytes do not overlap.
   std::int64_t pool_bytes = 0, used_bytes = 0, reserved_bytes = 0;
   bool ready = false, draining = false;
 };
