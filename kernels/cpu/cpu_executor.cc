@@ -1,14 +1,24 @@
 #include "kernels/cpu/cpu_executor.h"
 
 #include <tbb/blocked_range.h>
+#include <tbb/global_control.h>
+#include <tbb/info.h>
 #include <tbb/parallel_for.h>
 #include <tbb/partitioner.h>
 #include <tbb/task_arena.h>
 
+#include <optional>
+
 namespace attnd::kernels {
 
 struct CpuExecutor::Arena {
-  explicit Arena(int num_threads) : arena(num_threads, 1) {}
+  explicit Arena(int num_threads) : arena(num_threads, 1) {
+    // oneTBB starts no more workers than the machine has processors unless told so.
+    if (num_threads > tbb::info::default_concurrency()) {
+      more_workers.emplace(tbb::global_control::max_allowed_parallelism, num_threads);
+    }
+  }
+  std::optional<tbb::global_control> more_workers;
   tbb::task_arena arena;
 };
 
