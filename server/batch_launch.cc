@@ -10,7 +10,7 @@ void Scheduler::Impl::WakeLayer(Sequence& sequence, std::int32_t layer) {
   WorkItem* item = sequence.layer(layer).first_waiting;
   if (item == nullptr || item->state != WorkItem::State::kWaiting) return;
   if (item->era != sequence.barriers_done) return;
-  queue.Add(*item, classes.shape(item->group->shape_class));
+  queue.Add(*item, classes);
 }
 
 void Scheduler::Impl::Pump(Clock::TimePoint now, Outbox& outbox) {
@@ -79,7 +79,7 @@ void Scheduler::Impl::Launch(const BatchDecision& decision, Clock::TimePoint now
     }
     const double work_before = running->work;
     for (std::int32_t i = 0; i < take.sequences; ++i) {
-      WorkItem& item = *take.group->ready.front();
+      WorkItem& item = take.group->front();
       const std::int32_t tokens =
           running->queue_class == QueueClass::kPrefill ? take.prefill_tokens : item.num_tokens;
       LaunchItem(item, tokens, *batch, *running);
@@ -119,7 +119,7 @@ void Scheduler::Impl::LaunchItem(WorkItem& item, std::int32_t tokens, Batch& bat
   const ShapeClass& shape = batch.shape;
   running.work += WorkOf(RemainingWork(item, shape), tokens);
   running.tokens += tokens;
-  queue.Remove(item, shape);
+  queue.Remove(item, classes);
   PendingRequest& request = *item.request;
   const ItemRows rows{item.first_row, item.first_kv_row, item.launched_tokens, tokens};
   if (item.sequence != nullptr) {

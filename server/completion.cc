@@ -130,7 +130,7 @@ void Scheduler::Impl::EndPart(const RunningBatch::Part& part, const absl::Status
     item.state = WorkItem::State::kWaiting;
     AbortItem(item, status.ok() ? item.failure : status, now, outbox);
   } else {
-    queue.Add(item, classes.shape(item.group->shape_class));
+    queue.Add(item, classes);
   }
   if (sequence != nullptr) FreeIfDone(*sequence, outbox);
 }
@@ -140,6 +140,7 @@ void Scheduler::Impl::FailWaiting(PendingRequest& request, const absl::Status& s
   for (WorkItem& item : request.items) {
     switch (item.state) {
       case WorkItem::State::kWaiting:
+      case WorkItem::State::kHeldBack:
       case WorkItem::State::kReady:
         AbortItem(item, status, now, outbox);
         break;
@@ -177,7 +178,7 @@ void Scheduler::Impl::AbortItem(WorkItem& item, const absl::Status& status, Cloc
 // Takes a waiting or ready item out of the queue and its layer, with its pages.
 void Scheduler::Impl::DetachItem(WorkItem& item) {
   if (item.state == WorkItem::State::kReady) {
-    queue.Remove(item, classes.shape(item.group->shape_class));
+    queue.Remove(item, classes);
   }
   item.state = WorkItem::State::kWaiting;
   if (--item.request->items_waiting == 0) --queue_requests;

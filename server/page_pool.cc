@@ -72,6 +72,10 @@ void PagePool::AddReference(Page page) {
   }
 }
 
+void PagePool::CountReserved(int page_class, std::int64_t pages) {
+  usage_.reserved_bytes += pages * classes_[static_cast<std::size_t>(page_class)].page_bytes;
+}
+
 int PagePool::References(Page page) const {
   const Slab& slab = slabs_[static_cast<std::size_t>(SlabOf(page))];
   const PageClass& c = classes_[static_cast<std::size_t>(slab.page_class)];

@@ -44,10 +44,14 @@ class PagePool {
   void Release(Page page);
   int References(Page page) const;
 
+  // Accounts pages that move into (negative: out of) a sequence's reserve.
+  void CountReserved(int page_class, std::int64_t pages);
+
   struct Usage {
     std::int64_t slabs_total = 0, slabs_free = 0;
     std::int64_t pages = 0, shared_pages = 0;  // with one reference or more, two or more
     std::int64_t bytes = 0;                    // of those pages
+    std::int64_t reserved_bytes = 0;           // of those, held in reserve
   };
   const Usage& usage() const { return usage_; }
   std::int64_t pool_bytes() const { return usage_.slabs_total * kSlabBytes; }

@@ -162,7 +162,33 @@ PrefillWork RemainingWork(const WorkItem& item, const ShapeClass& shape) {
   return work;
 }
 
-void ReadyQueue::Add(WorkItem& item, const ShapeClass& shape) {
+void ReadyQueue::Add(WorkItem& item, const ShapeClassTable& classes) {
+  PendingRequest& request = *item.request;
+  if (item.group->queue_class == QueueClass::kPrefill) {
+    if (request.prefill_queued == kMaxPrefillGroups) {
+      item.state = WorkItem::State::kHeldBack;
+      request.held_back.push_back(&item);
+      return;
+    }
+    ++request.prefill_queued;
+  }
+  Insert(item, classes.shape(item.group->shape_class));
+}
+
+void ReadyQueue::Remove(WorkItem& item, const ShapeClassTable& classes) {
+  Erase(item, classes.shape(item.group->shape_class));
+  if (item.group->queue_class != QueueClass::kPrefill) return;
+  PendingRequest& request = *item.request;
+  --request.prefill_queued;
+  while (request.next_held_back < request.held_back.size()) {
+    WorkItem& next = *request.held_back[request.next_held_back++];
+    if (next.state != WorkItem::State::kHeldBack) continue;
+    Add(next, classes);
+    return;
+  }
+}
+
+void ReadyQueue::Insert(WorkItem& item, const ShapeClass& shape) {
   WorkGroup& group = *item.group;
   item.state = WorkItem::State::kReady;
   const PrefillWork work = RemainingWork(item, shape);
@@ -186,12 +212,18 @@ void ReadyQueue::Add(WorkItem& item, const ShapeClass& shape) {
   Refresh(group, WorkOf(work, work.tokens), work.tokens);
 }
 
-void ReadyQueue::Remove(WorkItem& item, const ShapeClass& shape) {
+void ReadyQueue::Erase(WorkItem& item, const ShapeClass& shape) {
   WorkGroup& group = *item.group;
   const PrefillWork work = RemainingWork(item, shape);
-  group.ready.erase(std::find(group.ready.begin(), group.ready.end(), &item));
+  if (&group.front() == &item) {
+    ++group.head;
+  } else {
+    group.ready.erase(std::find(group.ready.begin(), group.ready.end(), &item));
+  }
   Refresh(group, -WorkOf(work, work.tokens), -work.tokens);
-  if (!group.ready.empty()) return;
+  if (group.size() > 0) return;
+  group.ready.clear();
+  group.head = 0;
   const std::size_t hole = group.entry;
   group.entry = WorkGroup::kNotQueued;
   if (hole + 1 != entries_.size()) {
@@ -203,7 +235,7 @@ void ReadyQueue::Remove(WorkItem& item, const ShapeClass& shape) {
 
 void ReadyQueue::Refresh(WorkGroup& group, double work_change, std::int64_t token_change) {
   QueueEntry& entry = entries_[group.entry];
-  entry.sequences = static_cast<std::int32_t>(group.ready.size());
+  entry.sequences = static_cast<std::int32_t>(group.size());
   entry.tokens += token_change;
   entry.work += work_change;
 }

@@ -71,13 +71,16 @@ class TenantTable {
 
 class ReadyQueue {
  public:
-  // Puts a ready item into its group's entry.
-  void Add(WorkItem& item, const ShapeClass& shape);
-  // Takes it out again, wherever it stands in its group.
-  void Remove(WorkItem& item, const ShapeClass& shape);
+  // Puts an item that may run into its group's entry, or holds it back while its request has
+  // enough prefill items queued.
+  void Add(WorkItem& item, const ShapeClassTable& classes);
+  // Takes a ready item out again, wherever it stands in its group.
+  void Remove(WorkItem& item, const ShapeClassTable& classes);
   absl::Span<const QueueEntry> entries() const { return entries_; }
 
  private:
+  void Insert(WorkItem& item, const ShapeClass& shape);
+  void Erase(WorkItem& item, const ShapeClass& shape);
   void Refresh(WorkGroup& group, double work_change, std::int64_t token_change);
   std::vector<QueueEntry> entries_;
 };

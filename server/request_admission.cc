@@ -105,7 +105,7 @@ absl::Status Scheduler::Impl::AdmitAttend(PendingRequest& pending) {
     if (item.state == WorkItem::State::kFinished) continue;
     ++pending.items_unfinished;
     ++pending.items_waiting;
-    queue.Add(item, classes.shape(item.group->shape_class));
+    queue.Add(item, classes);
   }
   return absl::OkStatus();
 }

@@ -78,8 +78,9 @@ Scheduler::Impl::Impl(const ServerConfig& server_config, std::string start_key,
       pool({device.limits().pool, device.limits().pool_bytes,
             kPoisonFreedPages && device.limits().pool != nullptr}),
       store(StoreOptions(server_config, std::move(start_key), max_tokens_effective), pool),
-      classes(device.limits().device) {
-  if (clock.RunsByItself()) timer = std::thread([this] { TimerLoop(); });
+      classes(device.limits().device),
+      has_timer(steady_clock.RunsByItself()) {
+  if (has_timer) timer = std::thread([this] { TimerLoop(); });
 }
 
 Scheduler::Impl::~Impl() {
@@ -195,7 +196,7 @@ Clock::TimePoint Scheduler::Impl::NextWake() const {
 }
 
 void Scheduler::Impl::NoticeEarlierWake() {
-  if (timer.joinable() && NextWake() < timer_wake) timer_changed.notify_one();
+  if (has_timer && NextWake() < timer_wake) timer_changed.notify_one();
 }
 
 void Scheduler::Impl::TimerLoop() {
@@ -240,8 +241,8 @@ Scheduler::Snapshot Scheduler::Impl::GetSnapshot() const {
   snapshot.slabs_total = usage.slabs_total;
   snapshot.slabs_free = usage.slabs_free;
   snapshot.pool_bytes = pool.pool_bytes();
-  snapshot.used_bytes = usage.bytes;
-  snapshot.reserved_bytes = store.reserved_bytes();
+  snapshot.used_bytes = usage.bytes - usage.reserved_bytes;
+  snapshot.reserved_bytes = usage.reserved_bytes;
   snapshot.pages_used = usage.pages;
   snapshot.pages_shared = usage.shared_pages;
   snapshot.device_fault = device_fault;

@@ -82,8 +82,9 @@ class Scheduler {
   // clock that does not run by itself there is no such thread and whoever moves the clock calls it.
   void RunDueWork();
 
-  // queue_bytes: of all requests that are not answered yet; the other queue figures count those
-  // that wait for a launch.
+  // queue_bytes: of all requests that are not answered yet; queue_requests: those that wait for a
+  // launch. used_bytes: pages that hold tokens or are set aside for admitted steps; reserved_bytes:
+  // pages guaranteed by reserve_tokens and not in use.
   struct Snapshot {
     std::int64_t queue_requests = 0, queue_bytes = 0, running_requests = 0, running_batches = 0;
     std::int64_t sequences_active = 0, sequences_idle = 0;  // active: a step waits or runs

@@ -204,7 +204,8 @@ struct Scheduler::Impl {
   Clock::TimePoint timer_wake ABSL_GUARDED_BY(mutex) = Clock::kNever;  // what the timer waits for
   ConditionVariable timer_changed;
   bool timer_stop ABSL_GUARDED_BY(mutex) = false;
-  std::thread timer;  // none with a clock that does not run by itself
+  const bool has_timer;  // a clock that does not run by itself has none
+  std::thread timer;
 };
 
 }  // namespace attnd

@@ -56,6 +56,7 @@ bool SetAside(const Sequence& sequence, LayerState& layer, PagePool& pool, std::
   const auto first = layer.reserve.end() - from_reserve;
   pages.insert(pages.end(), first, layer.reserve.end());
   layer.reserve.erase(first, layer.reserve.end());
+  pool.CountReserved(sequence.shape->page_class, -from_reserve);
   return true;
 }
 
@@ -118,6 +119,7 @@ void GiveBack(const Sequence& sequence, LayerState& layer, PagePool& pool,
   for (const std::uint32_t page : pages) {
     if (short_of > 0 && pool.References(page) == 1) {
       layer.reserve.push_back(page);
+      pool.CountReserved(sequence.shape->page_class, 1);
       --short_of;
     } else {
       pool.Release(page);
@@ -143,6 +145,8 @@ void ReleaseAllPages(Sequence& sequence, PagePool& pool) {
   for (LayerState& layer : sequence.layers) {
     for (const std::uint32_t page : layer.pages) pool.Release(page);
     for (const std::uint32_t page : layer.reserve) pool.Release(page);
+    pool.CountReserved(sequence.shape->page_class,
+                       -static_cast<std::int64_t>(layer.reserve.size()));
     layer.pages.clear();
     layer.reserve.clear();
   }

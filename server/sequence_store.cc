@@ -228,6 +228,7 @@ absl::Status SequenceStore::TakeReserve(Sequence& sequence, std::int64_t reserve
   }
   for (LayerState& layer : sequence.layers) {
     pool_.Allocate(sequence.shape->page_class, sequence.reserve_pages, layer.reserve);
+    pool_.CountReserved(sequence.shape->page_class, sequence.reserve_pages);
   }
   return absl::OkStatus();
 }
@@ -316,7 +317,9 @@ absl::StatusOr<Sequence*> SequenceStore::Fork(Sequence& parent, const ForkSequen
   for (LayerState& layer : parent.layers) {
     const std::int64_t missing =
         parent.reserve_pages - static_cast<std::int64_t>(layer.reserve.size());
-    if (missing > 0) pool_.Allocate(parent.shape->page_class, missing, layer.reserve);
+    if (missing <= 0) continue;
+    pool_.Allocate(parent.shape->page_class, missing, layer.reserve);
+    pool_.CountReserved(parent.shape->page_class, missing);
   }
 
   auto child = std::make_unique<Sequence>();
@@ -382,18 +385,6 @@ SequenceStore::Creation& SequenceStore::AddCreation(const std::string& tenant,
   Creation& creation = creations_[{tenant, key}];
   creation.request_bytes = request_bytes;
   return creation;
-}
-
-std::int64_t SequenceStore::reserved_bytes() const {
-  std::int64_t bytes = 0;
-  for (const auto& [sequence, owner] : owned_) {
-    if (sequence->reserve_pages == 0) continue;
-    for (const LayerState& layer : sequence->layers) {
-      bytes += static_cast<std::int64_t>(layer.reserve.size()) *
-               sequence->shape->page_layout.page_bytes();
-    }
-  }
-  return bytes;
 }
 
 std::optional<SequenceStore::Creation> SequenceStore::TakeCreation(const std::string& tenant,

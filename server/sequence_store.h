@@ -94,8 +94,6 @@ class SequenceStore {
   // Live ones and those that have ended under a running step.
   std::int64_t num_owned() const { return static_cast<std::int64_t>(owned_.size()); }
   bool empty() const { return owned_.empty(); }
-  // Pages that wait in reserves.
-  std::int64_t reserved_bytes() const;
 
  private:
   struct Ending {

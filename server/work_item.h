@@ -1,8 +1,9 @@
 // A submitted request inside the scheduler, cut into items: one for each Decode step or Attend
 // sequence. Plain state, under the scheduler's mutex.
 //
-// Life of an item: waiting (for steps of its layer, or a barrier) -> ready (in its group, seen by
-// the policy) -> in flight; a prefill that runs in chunks goes back to ready -> finished.
+// Life of an item: waiting (for steps of its layer, or a barrier) -> perhaps held back (see
+// kMaxPrefillGroups) -> ready (in its group, seen by the policy) -> in flight; a prefill that runs
+// in chunks goes back to ready -> finished.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +25,7 @@ struct PendingRequest;
 struct WorkGroup;
 
 struct WorkItem {
-  enum class State : std::uint8_t { kWaiting, kReady, kInFlight, kFinished };
+  enum class State : std::uint8_t { kWaiting, kHeldBack, kReady, kInFlight, kFinished };
 
   PendingRequest* request = nullptr;
   WorkGroup* group = nullptr;
@@ -54,7 +55,8 @@ struct WorkItem {
 };
 
 // Ready items of one request that may share a launch; the policy sees a group as one QueueEntry.
-// Prefill items have a group each.
+// Prefill items have a group each, and only kMaxPrefillGroups of a request are queued at a time, so
+// that a request of a hundred thousand sequences does not make every decision slow.
 struct WorkGroup {
   static constexpr std::size_t kNotQueued = SIZE_MAX;
   PendingRequest* request = nullptr;
@@ -62,7 +64,12 @@ struct WorkGroup {
   QueueClass queue_class = QueueClass::kDecode;
   std::size_t entry = kNotQueued;  // in the ready queue
   absl::InlinedVector<WorkItem*, 1> ready;
+  std::size_t head = 0;  // items before it have been taken
+
+  std::size_t size() const { return ready.size() - head; }
+  WorkItem& front() const { return *ready[head]; }
 };
+inline constexpr std::size_t kMaxPrefillGroups = 64;
 
 struct PendingRequest {
   Ticket ticket = 0;
@@ -80,6 +87,9 @@ struct PendingRequest {
   std::size_t items_in_flight = 0;
   bool launched = false;
   std::uint64_t last_batch = 0;
+  std::size_t prefill_queued = 0;    // ready prefill items, at most kMaxPrefillGroups
+  std::vector<WorkItem*> held_back;  // in order, from next_held_back on; finished ones are skipped
+  std::size_t next_held_back = 0;
   RequestOutputs outputs;
   AttentionResult result;
 };
