@@ -1,20 +1,18 @@
 #include "server/admin_server.h"
 
-#include <netdb.h>
 #include <pthread.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <atomic>
-#include <cerrno>
 #include <csignal>
-#include <cstring>
 #include <mutex>
 #include <thread>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "server/bind_failure.h"
 #include "server/http_connection.h"
 #include "server/listen_address.h"
 
@@ -39,31 +37,6 @@ constexpr char kIndex[] =
 void ListenSocketOptions(socket_t socket) {
   const int on = 1;
   setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-}
-
-// Why a port cannot be bound: the library tells only that it failed.
-std::string BindFailure(const ListenAddress& address) {
-  addrinfo hints{};
-  hints.ai_flags = AI_PASSIVE;
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  const std::string port = std::to_string(address.port);
-  if (const int error = getaddrinfo(address.host.c_str(), port.c_str(), &hints, &found);
-      error != 0) {
-    return gai_strerror(error);
-  }
-  std::string failure = "the port cannot be bound";
-  for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
-    const int probe = socket(each->ai_family, each->ai_socktype | SOCK_CLOEXEC, each->ai_protocol);
-    if (probe < 0) continue;
-    ListenSocketOptions(probe);
-    if (bind(probe, each->ai_addr, each->ai_addrlen) != 0 || listen(probe, 1) != 0) {
-      failure = std::strerror(errno);
-    }
-    close(probe);
-  }
-  freeaddrinfo(found);
-  return failure;
 }
 
 void Answer(httplib::Response& response, int status, const std::string& text) {

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "attnd/v1/attention.pb.h"
 #include "server/error_status.h"
+#include "server/wire_types.h"
 
 namespace attnd {
 namespace {
@@ -25,22 +26,6 @@ constexpr std::int64_t kCopyLimitBytes = 1024;
 
 constexpr std::uint32_t kWireVarint = 0;
 constexpr std::uint32_t kWireBytes = 2;
-
-v1::DataType ProtoType(kernels::DataType type) {
-  switch (type) {
-    case kernels::DataType::kFp32:
-      return v1::DATA_TYPE_FP32;
-    case kernels::DataType::kFp16:
-      return v1::DATA_TYPE_FP16;
-    case kernels::DataType::kBf16:
-      return v1::DATA_TYPE_BF16;
-    case kernels::DataType::kInt8:
-      return v1::DATA_TYPE_INT8;
-    case kernels::DataType::kFp8E4m3:
-      return v1::DATA_TYPE_FP8_E4M3;
-  }
-  return v1::DATA_TYPE_UNSPECIFIED;
-}
 
 void AppendVarint(std::string& out, std::uint64_t value) {
   std::uint8_t bytes[10];
@@ -73,7 +58,7 @@ class ReplyWriter {
                  const OutputBuffer& buffer) {
     std::string prefix;
     AppendTag(prefix, v1::Tensor::kDataTypeFieldNumber, kWireVarint);
-    AppendVarint(prefix, static_cast<std::uint64_t>(ProtoType(type)));
+    AppendVarint(prefix, static_cast<std::uint64_t>(ToProtoType(type)));
     std::string dimensions;
     for (const std::int64_t dimension : shape) {
       AppendVarint(dimensions, static_cast<std::uint64_t>(dimension));

@@ -28,15 +28,17 @@ FOREIGN_TO_KERNELS = re.compile(r"^(grpc|grpcpp|google|absl|prometheus|spdlog|fm
 # server/, top to bottom, by file stem.
 STATIONS = [
     ("start", ["main"]),
-    ("assembly", ["attnd_server"]),
-    ("rpc", ["attention_service", "health_service", "admin_server"]),
-    ("wire", ["request_validation", "attention_wire", "reply_encoder", "wire_reader", "unknown_fields", "status_conversion"]),
+    ("assembly", ["attnd_server", "grpc_listener", "library_logs"]),
+    ("rpc", ["attention_service", "attention_call", "decode_stream", "control_call", "sequence_calls", "server_info", "service_state", "open_streams",
+             "health_service", "admin_server"]),
+    ("wire", ["request_validation", "attention_wire", "reply_encoder", "wire_reader", "unknown_fields", "status_conversion",
+              "tensor_validation", "option_validation", "sequence_validation", "wire_types"]),
     ("scheduling", ["scheduler"]),
     ("policy", ["batch_policy", "sequence_store", "page_pool"]),
     ("backend", ["cpu_backend"]),
     ("backend interface", ["attention_backend"]),
     ("batch", ["batch"]),
-    ("values", ["attention_request", "sequence_types", "server_config", "error_status", "metrics", "clock", "health_state"]),
+    ("values", ["attention_request", "sequence_types", "server_config", "error_status", "metrics", "clock", "health_state", "bind_failure", "listen_address"]),
 ]
 
 # The one station whose files may include generated service code.

@@ -1,0 +1,101 @@
+#include "server/attention_call.h"
+
+#include <utility>
+
+#include "server/attention_wire.h"
+#include "server/error_status.h"
+#include "server/status_conversion.h"
+
+namespace attnd {
+namespace {
+
+absl::Status Malformed() {
+  return ErrorStatus(absl::StatusCode::kInvalidArgument, v1::REASON_INVALID_FIELD, "",
+                     "the request is not a valid protobuf message");
+}
+
+}  // namespace
+
+grpc::ServerUnaryReactor* AttentionCall::Start(ServiceState& state, RequestKind kind,
+                                               grpc::CallbackServerContext* context,
+                                               const grpc::ByteBuffer& wire,
+                                               grpc::ByteBuffer* reply) {
+  auto* call = new AttentionCall(state, kind, context, reply);
+  // The answer may come during Run: gRPC keeps it until the reactor has been returned.
+  call->Run(wire);
+  return call;
+}
+
+AttentionCall::AttentionCall(ServiceState& state, RequestKind kind,
+                             grpc::CallbackServerContext* context, grpc::ByteBuffer* reply)
+    : state_(state),
+      live_(state),
+      kind_(kind),
+      context_(context),
+      reply_(reply),
+      timing_(state.Timing(*context)) {}
+
+void AttentionCall::Run(const grpc::ByteBuffer& wire) {
+  state_.metrics().AddTransportBytes(TransportPath::kInBand, Direction::kIn,
+                                     static_cast<std::int64_t>(wire.Length()));
+  if (auto status = state_.Admit(); !status.ok()) return End(std::move(status));
+  entered_ = state_.EnterUnary();
+  if (!entered_) return End(state_.UnaryLimitReached());
+  auto request = ReadRequest(wire);
+  if (!request.ok()) return End(request.status());
+  shape_ = ReplyShapeOf(*request);
+  request->tenant = state_.Tenant(*context_);
+  request->on_done =
+      RequestCompletion([this](AttentionResult result) { Reply(std::move(result)); });
+  state_.metrics().RecordStage(Stage::kWireDecode, state_.clock().Now() - timing_.received);
+  ticket_ = state_.scheduler().Submit(*std::move(request));
+}
+
+absl::StatusOr<AttentionRequest> AttentionCall::ReadRequest(const grpc::ByteBuffer& wire) {
+  auto message = WireMessage::FromByteBuffer(wire);
+  if (message == nullptr) return Malformed();
+  const WireLimits limits = state_.limits().wire();
+  if (kind_ == RequestKind::kAttend) {
+    WireAttendRequest parsed;
+    if (!ParseAttendRequest(std::move(message), limits, parsed)) return Malformed();
+    return ValidateAttend(std::move(parsed), state_.limits(), timing_);
+  }
+  WireDecodeRequest parsed;
+  if (!ParseDecodeRequest(std::move(message), limits, parsed)) return Malformed();
+  request_id_ = parsed.request_id;
+  return ValidateDecode(std::move(parsed), state_.limits(), timing_);
+}
+
+void AttentionCall::Reply(AttentionResult result) {
+  if (!result.status.ok()) return End(std::move(result.status));
+  if (auto status = CheckResult(shape_, result); !status.ok()) return End(std::move(status));
+  const Clock::TimePoint begin = state_.clock().Now();
+  *reply_ = kind_ == RequestKind::kAttend
+                ? EncodeAttendResponse(shape_, result)
+                : EncodeDecodeResponse(request_id_, ReplyTo::kUnary, shape_, result);
+  state_.metrics().RecordStage(Stage::kWireEncode, state_.clock().Now() - begin);
+  state_.metrics().AddTransportBytes(TransportPath::kInBand, Direction::kOut,
+                                     static_cast<std::int64_t>(reply_->Length()));
+  End(absl::OkStatus());
+}
+
+void AttentionCall::End(absl::Status status) {
+  // Nobody receives the answer of a cancelled call: it does not count as served.
+  if (status.ok() && context_->IsCancelled()) {
+    status = ErrorStatus(absl::StatusCode::kCancelled, v1::REASON_CANCELLED, "",
+                         "the client cancelled the call");
+  }
+  status = state_.FinalStatus(std::move(status), timing_);
+  const Clock::Duration duration = state_.clock().Now() - timing_.received;
+  if (entered_) state_.LeaveUnary(duration);
+  state_.RecordAnswer(kind_ == RequestKind::kAttend ? Method::kAttend : Method::kDecode, status,
+                      duration, *context_);
+  // Last: the call may be gone when Finish returns.
+  Finish(FinishStatus(status, *context_));
+}
+
+void AttentionCall::OnCancel() { state_.scheduler().Cancel(ticket_); }
+
+void AttentionCall::OnDone() { delete this; }
+
+}  // namespace attnd

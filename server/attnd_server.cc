@@ -1,0 +1,281 @@
+#include "server/attnd_server.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <future>
+#include <mutex>
+#include <random>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "server/admin_server.h"
+#include "server/attention_service.h"
+#include "server/build_info.h"
+#include "server/cpu_backend.h"
+#include "server/grpc_listener.h"
+#include "server/health_service.h"
+#include "server/health_state.h"
+#include "server/listen_address.h"
+#include "server/logging.h"
+#include "server/machine_resources.h"
+#include "server/metrics.h"
+#include "server/open_streams.h"
+#include "server/service_state.h"
+#include "server/watchdog.h"
+
+namespace attnd {
+namespace {
+
+// Each of the ceilings' measurements; they delay readiness.
+constexpr double kCeilingSeconds = 0.15;
+// Part of stop_limit that is kept for sending the last replies and closing connections.
+constexpr Milliseconds kCloseTime{1'000};
+
+std::string RandomStartKey() {
+  std::random_device random;
+  const std::uint32_t word = random();
+  std::string key(4, '\0');
+  for (int i = 0; i < 4; ++i) key[i] = static_cast<char>(word >> (8 * i));
+  return key;
+}
+
+kernels::CpuTarget TargetOf(const ServerConfig& config) {
+  return config.cpu_target == kernels::CpuTarget::kAuto ? kernels::BestCpuTarget()
+                                                        : config.cpu_target;
+}
+
+GaugeSnapshot Gauges(const Scheduler::Snapshot& snapshot) {
+  GaugeSnapshot gauges;
+  gauges.queue_requests = snapshot.queue_requests;
+  gauges.queue_bytes = snapshot.queue_bytes;
+  gauges.running_requests = snapshot.running_requests;
+  gauges.running_batches = snapshot.running_batches;
+  gauges.sequences_active = snapshot.sequences_active;
+  gauges.sequences_idle = snapshot.sequences_idle;
+  gauges.pages_used = snapshot.pages_used;
+  gauges.pages_shared = snapshot.pages_shared;
+  gauges.pages_free = snapshot.slabs_free;
+  gauges.pool_bytes = snapshot.pool_bytes;
+  gauges.used_bytes = snapshot.used_bytes;
+  gauges.reserved_bytes = snapshot.reserved_bytes;
+  return gauges;
+}
+
+}  // namespace
+
+// Built top-down by member order; destroyed in reverse, after Stop.
+struct AttndServer::Impl {
+  Impl(ServerConfig resolved, ServerHooks server_hooks)
+      : config(std::move(resolved)),
+        hooks(std::move(server_hooks)),
+        clock(hooks.clock != nullptr ? *hooks.clock : steady_clock),
+        build(CurrentBuild(kernels::CpuTargetName(TargetOf(config)))),
+        metrics(build, "cpu", clock) {}
+
+  absl::Status Assemble();
+  absl::Status OpenPorts();
+  void StartSelfTest();
+  absl::Status SelfTest();
+  ReadinessInputs ReadReadiness() const;
+  GaugeSnapshot ReadGauges() const;
+  void BeginRetire();
+  void Stop();
+  void CloseGrpc(std::chrono::steady_clock::time_point deadline);
+
+  const ServerConfig config;
+  const ServerHooks hooks;
+  SteadyClock steady_clock;
+  const Clock& clock;
+  const BuildInfo build;
+  Metrics metrics;
+  CpuBackend* cpu_backend = nullptr;  // inside `backend`, for measurements
+  std::unique_ptr<AttentionBackend> backend;
+  std::unique_ptr<Scheduler> scheduler;
+  HealthState health;
+  OpenStreams watches;
+  std::unique_ptr<ServiceState> state;
+  std::unique_ptr<AttentionService> attention_service;
+  std::unique_ptr<HealthService> health_service;
+  std::unique_ptr<Watchdog> watchdog;
+  std::unique_ptr<AdminServer> admin;
+  GrpcListener listener;
+
+  std::atomic<bool> self_test_passed{false}, retiring{false}, stopping{false};
+  std::promise<absl::Status> self_test_result;
+  std::shared_future<absl::Status> self_test_done{self_test_result.get_future()};
+  std::thread self_test_thread;
+  std::once_flag stop_once;
+};
+
+absl::Status AttndServer::Impl::Assemble() {
+  auto cpu = CpuBackend::Create(config, clock, metrics);
+  if (!cpu.ok()) return cpu.status();
+  cpu_backend = cpu->get();
+  backend = *std::move(cpu);
+  if (hooks.wrap_backend) backend = hooks.wrap_backend(std::move(backend));
+  scheduler = std::make_unique<Scheduler>(config, RandomStartKey(), clock, *backend, metrics);
+  state = std::make_unique<ServiceState>(config, clock, *scheduler, metrics);
+  attention_service = std::make_unique<AttentionService>(*state, build, backend->limits());
+  health_service = std::make_unique<HealthService>(health, watches);
+  watchdog = std::make_unique<Watchdog>(
+      clock, config.stall_limit, [this] { return ReadReadiness(); }, health);
+  metrics.SetGaugeSource([this] { return ReadGauges(); });
+  return absl::OkStatus();
+}
+
+absl::Status AttndServer::Impl::OpenPorts() {
+  AdminCallbacks callbacks;
+  callbacks.metrics_text = [this] { return metrics.Expose(); };
+  callbacks.readiness = [this] {
+    const auto report = health.GetReport();
+    return AdminCallbacks::Readiness{report.state == HealthState::State::kServing, report.reason};
+  };
+  callbacks.begin_drain = [this] { BeginRetire(); };
+  AdminOptions options;
+  options.listen = config.admin_listen;
+  auto admin_server = AdminServer::Start(options, std::move(callbacks));
+  if (!admin_server.ok()) {
+    return {admin_server.status().code(),
+            absl::StrCat("--admin_listen: ", admin_server.status().message())};
+  }
+  admin = *std::move(admin_server);
+  auto grpc_listener = Listen(config, {attention_service.get(), health_service.get()});
+  if (!grpc_listener.ok()) return grpc_listener.status();
+  listener = *std::move(grpc_listener);
+  return absl::OkStatus();
+}
+
+ReadinessInputs AttndServer::Impl::ReadReadiness() const {
+  const Scheduler::Snapshot snapshot = scheduler->GetSnapshot();
+  ReadinessInputs inputs;
+  inputs.self_test_passed = self_test_passed;
+  inputs.stopping = stopping;
+  inputs.device_fault = snapshot.device_fault;
+  inputs.work_in_flight = snapshot.running_batches > 0;
+  inputs.last_completion = snapshot.last_completion;
+  return inputs;
+}
+
+GaugeSnapshot AttndServer::Impl::ReadGauges() const {
+  GaugeSnapshot gauges = Gauges(scheduler->GetSnapshot());
+  gauges.open_streams = state->streams().count();
+  gauges.ready = health.Get() == HealthState::State::kServing;
+  gauges.draining = retiring || stopping;
+  return gauges;
+}
+
+absl::Status AttndServer::Impl::SelfTest() {
+  if (hooks.before_self_test) {
+    if (auto status = hooks.before_self_test(); !status.ok()) return status;
+  }
+  if (config.measure_ceilings) {
+    const auto ceilings = cpu_backend->MeasureCeilings(kCeilingSeconds);
+    metrics.SetMeasuredBandwidth(ceilings.read_bytes_per_second);
+    attention_service->SetMeasuredBandwidth(ceilings.read_bytes_per_second);
+  }
+  return backend->SelfTest();
+}
+
+void AttndServer::Impl::StartSelfTest() {
+  self_test_thread = std::thread([this] {
+    const absl::Status status = SelfTest();
+    if (status.ok()) {
+      state->SetReady();
+      self_test_passed = true;
+      watchdog->Evaluate();
+      watchdog->Start();
+      Log(LogLevel::kInfo, "serving",
+          {{"listen", listener.address},
+           {"admin", admin->address()},
+           {"device", backend->limits().description},
+           {"kernels", backend->limits().kernel_arch},
+           {"threads", config.threads},
+           {"cache_bytes", config.cache_bytes},
+           {"max_tokens", state->limits().max_tokens}});
+    } else {
+      Log(LogLevel::kError, "self-test failed", {{"error", status.ToString()}});
+    }
+    self_test_result.set_value(status);
+  });
+}
+
+void AttndServer::Impl::BeginRetire() {
+  if (retiring.exchange(true)) return;
+  Log(LogLevel::kInfo, "retiring: no new sequences");
+  scheduler->BeginRetire();
+}
+
+void AttndServer::Impl::Stop() {
+  const auto begin = std::chrono::steady_clock::now();
+  const auto deadline = begin + config.stop_limit;
+  Log(LogLevel::kInfo, "stopping");
+  stopping = true;
+  state->BeginStop();
+  scheduler->BeginStop();
+  watchdog->Evaluate();
+  if (self_test_thread.joinable()) self_test_thread.join();
+  // Calls that clients start before they have heard of it get an answer, not a reset connection.
+  std::this_thread::sleep_until(std::min(begin + config.lame_duck, deadline));
+  const auto drain_time = deadline - kCloseTime - std::chrono::steady_clock::now();
+  scheduler->Drain(std::max<Clock::Duration>(drain_time, Clock::Duration::zero()));
+  state->streams().EndAll();
+  watches.EndAll();
+  CloseGrpc(deadline);
+  watchdog->Stop();
+  backend->Stop();
+  metrics.SetGaugeSource({});
+  admin->Stop();
+  Log(LogLevel::kInfo, "stopped",
+      {{"seconds",
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count()}});
+}
+
+void AttndServer::Impl::CloseGrpc(std::chrono::steady_clock::time_point deadline) {
+  // What is still open after that is cancelled: replies that a client does not take, and reflection
+  // streams, which nobody but gRPC can end.
+  const auto left = std::clamp<std::chrono::steady_clock::duration>(
+      deadline - std::chrono::steady_clock::now(), Milliseconds(0), kCloseTime);
+  listener.server->Shutdown(std::chrono::system_clock::now() + left);
+  listener.server->Wait();
+}
+
+AttndServer::AttndServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+AttndServer::~AttndServer() { Stop(); }
+
+absl::StatusOr<std::unique_ptr<AttndServer>> AttndServer::Start(const ServerConfig& config,
+                                                                ServerHooks hooks) {
+  if (auto status = ValidateServerConfig(config); !status.ok()) return status;
+  auto resolved = ResolveDefaults(config, ReadMachineResources());
+  if (!resolved.ok()) return resolved.status();
+  auto impl = std::make_unique<Impl>(*std::move(resolved), std::move(hooks));
+  if (auto status = impl->Assemble(); !status.ok()) return status;
+  if (auto status = impl->OpenPorts(); !status.ok()) {
+    if (impl->admin != nullptr) impl->admin->Stop();
+    return status;
+  }
+  if (const auto address = ParseListenAddress(impl->config.listen);
+      address.ok() && !address->LocalOnly()) {
+    Log(LogLevel::kWarn, "reachable from other machines, without authentication or encryption",
+        {{"listen", impl->listener.address}});
+  }
+  impl->StartSelfTest();
+  return std::unique_ptr<AttndServer>(new AttndServer(std::move(impl)));
+}
+
+absl::Status AttndServer::WaitUntilReady() { return impl_->self_test_done.get(); }
+const std::string& AttndServer::address() const { return impl_->listener.address; }
+int AttndServer::port() const { return impl_->listener.port; }
+int AttndServer::admin_port() const { return impl_->admin->port(); }
+const ServerConfig& AttndServer::config() const { return impl_->config; }
+void AttndServer::BeginRetire() { impl_->BeginRetire(); }
+void AttndServer::Stop() {
+  std::call_once(impl_->stop_once, [this] { impl_->Stop(); });
+}
+Scheduler::Snapshot AttndServer::GetSnapshot() const { return impl_->scheduler->GetSnapshot(); }
+std::int64_t AttndServer::live_calls() const { return impl_->state->live_calls(); }
+std::string AttndServer::MetricsText() const { return impl_->metrics.Expose(); }
+
+}  // namespace attnd
