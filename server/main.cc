@@ -1,13 +1,16 @@
 // attnd: flags -> configuration -> server -> signals -> exit code.
 //
 // 0: stopped on request. 1: could not serve, or a second signal. 2: bad flags or configuration.
+#include <fcntl.h>
 #include <malloc.h>
-#include <pthread.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
-#include <future>
+#include <cstdlib>
+#include <string>
 #include <thread>
 
 #include "server/attnd_server.h"
@@ -28,26 +31,42 @@ void TuneAllocator() {
   mallopt(M_ARENA_MAX, 4);
 }
 
-// Called before any other thread exists, so that all inherit the mask and only the signal thread
-// sees these signals.
-sigset_t BlockStopSignals() {
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGTERM);
-  sigaddset(&signals, SIGINT);
-  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  std::signal(SIGPIPE, SIG_IGN);
-  return signals;
+// Write end of the pipe that wakes the main thread; set before the handler is.
+int g_stop_pipe = -1;
+std::atomic<int> g_num_stop_signals{0};
+static_assert(std::atomic<int>::is_always_lock_free, "used in a signal handler");
+
+// Async-signal-safe. The first signal asks for a stop, the second one ends the process at once.
+// (Blocking the signals and waiting for them does not work: libraries start threads when they are
+// loaded, before main could block anything.)
+void OnStopSignal(int signal) {
+  if (g_num_stop_signals.fetch_add(1) > 0) _exit(kExitCannotServe);
+  const auto byte = static_cast<char>(signal);
+  [[maybe_unused]] const ssize_t written = write(g_stop_pipe, &byte, 1);
 }
 
-// The first signal fulfils the promise, the second ends the process at once.
-void WaitForSignals(sigset_t signals, std::promise<int> first) {
-  int signal = 0;
-  sigwait(&signals, &signal);
-  first.set_value(signal);
-  sigwait(&signals, &signal);
-  attnd::Log(attnd::LogLevel::kError, "second signal: exiting at once", {{"signal", signal}});
-  _exit(kExitCannotServe);
+// The descriptor from which one byte, the signal's number, can be read once one has come.
+int CatchStopSignals() {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) {
+    std::perror("attnd: pipe2");
+    std::exit(kExitCannotServe);
+  }
+  g_stop_pipe = ends[1];
+  struct sigaction action {};
+  action.sa_handler = &OnStopSignal;
+  action.sa_flags = SA_RESTART;
+  sigaction(SIGTERM, &action, nullptr);
+  sigaction(SIGINT, &action, nullptr);
+  std::signal(SIGPIPE, SIG_IGN);
+  return ends[0];
+}
+
+int AwaitStopSignal(int pipe) {
+  char byte = 0;
+  while (read(pipe, &byte, 1) < 0 && errno == EINTR) {
+  }
+  return byte;
 }
 
 // A launch that never returns must not keep the process from ending.
@@ -59,10 +78,7 @@ void ExitAfter(attnd::Milliseconds limit) {
   }).detach();
 }
 
-int Serve(const attnd::ServerConfig& config, sigset_t signals) {
-  std::promise<int> promise;
-  auto signal = promise.get_future();
-  std::thread(WaitForSignals, signals, std::move(promise)).detach();
+int Serve(const attnd::ServerConfig& config, int stop_pipe) {
   auto server = attnd::AttndServer::Start(config);
   if (!server.ok()) {
     attnd::Log(attnd::LogLevel::kError, "cannot start",
@@ -70,7 +86,7 @@ int Serve(const attnd::ServerConfig& config, sigset_t signals) {
     return kExitCannotServe;
   }
   if (!(*server)->WaitUntilReady().ok()) return kExitCannotServe;
-  attnd::Log(attnd::LogLevel::kInfo, "signal received", {{"signal", signal.get()}});
+  attnd::Log(attnd::LogLevel::kInfo, "signal received", {{"signal", AwaitStopSignal(stop_pipe)}});
   // Twice the part that Stop keeps for closing connections.
   ExitAfter(config.stop_limit + attnd::Milliseconds(2'000));
   (*server)->Stop();
@@ -81,7 +97,7 @@ int Serve(const attnd::ServerConfig& config, sigset_t signals) {
 
 int main(int argc, char** argv) {
   TuneAllocator();
-  const sigset_t signals = BlockStopSignals();
+  const int stop_pipe = CatchStopSignals();
   const auto parsed = attnd::ParseServerCommandLine(argc, argv);
   if (!parsed.ok()) {
     std::fprintf(stderr, "attnd: %s\n", std::string(parsed.status().message()).c_str());
@@ -94,5 +110,5 @@ int main(int argc, char** argv) {
     return kExitBadConfig;
   }
   attnd::CaptureLibraryLogs();
-  return Serve(parsed->config, signals);
+  return Serve(parsed->config, stop_pipe);
 }
