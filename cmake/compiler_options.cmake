@@ -5,6 +5,10 @@ target_compile_options(attnd_options INTERFACE -Wall -Wextra -Wshadow -Wnon-virt
 if(ATTND_WERROR)
   target_compile_options(attnd_options INTERFACE -Werror)
 endif()
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # At -O3 GCC 12 reports the unused inline storage of an empty absl::InlinedVector that is moved.
+  target_compile_options(attnd_options INTERFACE -Wno-maybe-uninitialized)
+endif()
 if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
   target_compile_options(attnd_options INTERFACE -Wthread-safety)
 endif()
