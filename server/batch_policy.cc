@@ -5,6 +5,8 @@
 #include <tuple>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
+
 namespace attnd {
 namespace {
 

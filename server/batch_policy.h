@@ -16,8 +16,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
-#include "absl/container/inlined_vector.h"
 #include "absl/types/span.h"
 #include "server/clock.h"
 #include "server/metrics.h"
@@ -82,7 +82,7 @@ struct BatchDecision {
   };
   Kind kind = Kind::kNothing;
   Clock::TimePoint wait_until = Clock::kNever;  // kWait
-  absl::InlinedVector<Take, 4> takes;           // kDispatch: best first
+  std::vector<Take> takes;                      // kDispatch: best first
   BatchClosed closed = BatchClosed::kQueueEmpty;
 };
 
