@@ -50,7 +50,7 @@ void Calibrate(Side& side, double block_seconds) {
 Timing Summarise(std::vector<double> ms) {
   std::sort(ms.begin(), ms.end());
   const auto at = [&](double share) {
-    return ms[static_cast<std::size_t>(share * static_cast<double>(ms.size() - 1) + 0.5)];
+    return ms[static_cast<std::size_t>(std::lround(share * static_cast<double>(ms.size() - 1)))];
   };
   return {at(0.5), (at(0.75) - at(0.25)) / at(0.5)};
 }

@@ -14,7 +14,7 @@ extern char** environ;
 namespace attnd::kernels::bench {
 namespace {
 
-using nlohmann::json;
+using Json = nlohmann::json;
 
 }  // namespace
 
@@ -49,7 +49,7 @@ BenchPeer::BenchPeer(const std::string& python, const std::string& script, int n
     child_ = -1;
     throw std::runtime_error("cannot start " + python);
   }
-  name_ = json::parse(ReadLine()).at("peer").get<std::string>();
+  name_ = Json::parse(ReadLine()).at("peer").get<std::string>();
 }
 
 BenchPeer::~BenchPeer() {
@@ -74,7 +74,7 @@ std::string BenchPeer::Ask(const std::string& line) {
 }
 
 bool BenchPeer::Prepare(const BenchCase& bench_case) {
-  const json shape = {{"sequences", bench_case.num_sequences},
+  const Json shape = {{"sequences", bench_case.num_sequences},
                       {"query_length", bench_case.query_length},
                       {"kv_length", bench_case.kv_length},
                       {"num_heads", bench_case.num_heads},
@@ -83,11 +83,11 @@ bool BenchPeer::Prepare(const BenchCase& bench_case) {
                       {"causal", bench_case.causal},
                       {"window_left", bench_case.window_left},
                       {"dtype", TypeName(bench_case.data_type)}};
-  return json::parse(Ask(json{{"prepare", shape}}.dump())).contains("ready");
+  return Json::parse(Ask(Json{{"prepare", shape}}.dump())).contains("ready");
 }
 
 double BenchPeer::Run(int calls) {
-  return json::parse(Ask(json{{"run", calls}}.dump())).at("seconds").get<double>();
+  return Json::parse(Ask(Json{{"run", calls}}.dump())).at("seconds").get<double>();
 }
 
 }  // namespace attnd::kernels::bench

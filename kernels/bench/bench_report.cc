@@ -10,7 +10,7 @@ namespace attnd::kernels::bench {
 namespace {
 
 // In the order of writing, not of the alphabet.
-using json = nlohmann::ordered_json;
+using Json = nlohmann::ordered_json;
 
 double Rounded(double value) {
   std::array<char, 32> text{};
@@ -20,7 +20,7 @@ double Rounded(double value) {
 
 double MinBytes(const KernelCost& cost) { return cost.min_read_bytes + cost.min_write_bytes; }
 
-json Line(const CaseResult& result, const KernelRow& row, const char* operation,
+Json Line(const CaseResult& result, const KernelRow& row, const char* operation,
           const KernelCost& cost, const Timing& timing, const Floor& floor) {
   const BenchCase& c = result.bench_case;
   return {{"op", operation},
@@ -80,7 +80,7 @@ std::string UtcNow() {
 }
 
 std::string RunLine(const RunInfo& run) {
-  return json{{"commit", run.commit},
+  return Json{{"commit", run.commit},
               {"command", run.command},
               {"device", run.device},
               {"date", run.date},
@@ -93,7 +93,7 @@ std::string RunLine(const RunInfo& run) {
 }
 
 std::vector<std::string> ResultLines(const CaseResult& result, const RunInfo& run) {
-  json line = Line(result, *result.row, OperationName(result.bench_case.operation), result.cost,
+  Json line = Line(result, *result.row, OperationName(result.bench_case.operation), result.cost,
                    result.timing, result.floor);
   line["device"] = run.device;
   if (result.naive.has_value()) line["naive_ms"] = Rounded(result.naive->ms);
@@ -109,7 +109,7 @@ std::vector<std::string> ResultLines(const CaseResult& result, const RunInfo& ru
   if (result.naive.has_value()) {
     const Floor floor =
         FloorOf(*result.naive_row, result.bench_case.data_type, result.naive_cost, run.ceilings);
-    json naive = Line(result, *result.naive_row, "naive", result.naive_cost, *result.naive, floor);
+    Json naive = Line(result, *result.naive_row, "naive", result.naive_cost, *result.naive, floor);
     naive["device"] = run.device;
     naive["workspace_bytes"] = result.naive_workspace_bytes;
     lines.push_back(naive.dump());

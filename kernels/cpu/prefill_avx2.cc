@@ -39,9 +39,9 @@ struct Avx2 {
 
   static void PackValues(const std::uint32_t* const* rows, int num_panels, int panel_stride,
                          std::uint32_t* out) {
-    constexpr hn::Full128<std::uint32_t> panel_units;
+    constexpr hn::Full128<std::uint32_t> kPanelUnits;
     for (int panel = 0; panel < num_panels; ++panel) {
-      hn::Store(hn::LoadU(panel_units, rows[0] + panel * kPanel), panel_units,
+      hn::Store(hn::LoadU(kPanelUnits, rows[0] + panel * kPanel), kPanelUnits,
                 out + panel * panel_stride);
     }
   }

@@ -46,13 +46,13 @@ class PrefillMath {
   // bits), 0 exactly 1, NaN NaN.
   template <int kDegree>
   static HWY_INLINE F32 Exp2ByShift(F32 x) {
-    constexpr hn::RebindToSigned<decltype(kF32)> i32;
+    constexpr hn::RebindToSigned<decltype(kF32)> kI32;
     const F32 lowest = hn::Set(kF32, -127.0F);
     x = hn::IfThenElse(hn::Lt(x, lowest), lowest, x);  // a maximum may drop a NaN
     const F32 whole = hn::Round(x);
     const F32 p = Exp2Fraction<kDegree>(hn::Sub(x, whole));
-    const auto exponent = hn::ShiftLeft<23>(hn::ConvertTo(i32, whole));
-    return hn::BitCast(kF32, hn::Add(hn::BitCast(i32, p), exponent));
+    const auto exponent = hn::ShiftLeft<23>(hn::ConvertTo(kI32, whole));
+    return hn::BitCast(kF32, hn::Add(hn::BitCast(kI32, p), exponent));
   }
 
   // 1 - 2 / (e^2x + 1) with a full-precision quotient; near 0, where that cancels, the Taylor

@@ -81,8 +81,8 @@ class PrefillOptions {
       if (sequence_.alibi_slopes == nullptr) continue;
       const std::int64_t packed = block_.row_begin + row;
       slope_[lane] = -sequence_.alibi_slopes[block_.kv_head * group_ + packed % group_];
-      distance_[lane] = static_cast<float>(sequence_.query_position + packed / group_ -
-                                           sequence_.key_position - first);
+      const std::int64_t query = sequence_.query_position + packed / group_;
+      distance_[lane] = static_cast<float>(query - sequence_.key_position - first);
     }
   }
 

@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "kernels/attention_params.h"
+#include "kernels/cpu/prefill_block.h"
 
 namespace attnd::kernels {
 
@@ -27,6 +28,18 @@ class PrefillRows {
   // and no row ends inside a group of units.
   static bool InPlace(DataType type, int head_dim) {
     return type == Target::kUnitType && head_dim % 8 == 0;
+  }
+
+  // Address of row `key` of k or v, given its base and stride.
+  static HWY_INLINE const std::byte* Address(const KvAddress& kv, const std::byte* base,
+                                             std::int64_t stride, std::int64_t key) {
+    if (kv.page_table == nullptr) return base + key * stride;
+    const std::int64_t page = std::int64_t{kv.page_table[key >> kv.page_shift]} * kPageUnitBytes;
+    return base + page + (key & ((std::int64_t{1} << kv.page_shift) - 1)) * stride;
+  }
+
+  static HWY_INLINE void Prefetch(const std::byte* row, std::int64_t bytes) {
+    for (std::int64_t byte = 0; byte < bytes; byte += 64) __builtin_prefetch(row + byte);
   }
 
   // Copies or widens one row of head_dim elements into `staged` and pads it with zeros: 32 bytes
@@ -57,23 +70,25 @@ class PrefillRows {
   // multiple of 4.
   static void Transpose4(const Unit* const* rows, int num_units, Unit* out,
                          std::int64_t out_stride) {
-    constexpr hn::Full128<std::uint32_t> d32;
-    constexpr hn::Full128<std::uint64_t> d64;
+    constexpr hn::Full128<std::uint32_t> kBlock32;
+    constexpr hn::Full128<std::uint64_t> kBlock64;
     for (int unit = 0; unit < num_units; unit += 4) {
-      const auto a = hn::LoadU(d32, rows[0] + unit);
-      const auto b = hn::LoadU(d32, rows[1] + unit);
-      const auto c = hn::LoadU(d32, rows[2] + unit);
-      const auto d = hn::LoadU(d32, rows[3] + unit);
-      const auto ab_low = hn::BitCast(d64, hn::InterleaveLower(d32, a, b));
-      const auto cd_low = hn::BitCast(d64, hn::InterleaveLower(d32, c, d));
-      const auto ab_high = hn::BitCast(d64, hn::InterleaveUpper(d32, a, b));
-      const auto cd_high = hn::BitCast(d64, hn::InterleaveUpper(d32, c, d));
+      const auto a = hn::LoadU(kBlock32, rows[0] + unit);
+      const auto b = hn::LoadU(kBlock32, rows[1] + unit);
+      const auto c = hn::LoadU(kBlock32, rows[2] + unit);
+      const auto d = hn::LoadU(kBlock32, rows[3] + unit);
+      const auto ab_low = hn::BitCast(kBlock64, hn::InterleaveLower(kBlock32, a, b));
+      const auto cd_low = hn::BitCast(kBlock64, hn::InterleaveLower(kBlock32, c, d));
+      const auto ab_high = hn::BitCast(kBlock64, hn::InterleaveUpper(kBlock32, a, b));
+      const auto cd_high = hn::BitCast(kBlock64, hn::InterleaveUpper(kBlock32, c, d));
       Unit* to = out + unit * out_stride;
-      hn::StoreU(hn::BitCast(d32, hn::InterleaveLower(d64, ab_low, cd_low)), d32, to);
-      hn::StoreU(hn::BitCast(d32, hn::InterleaveUpper(d64, ab_low, cd_low)), d32, to + out_stride);
-      hn::StoreU(hn::BitCast(d32, hn::InterleaveLower(d64, ab_high, cd_high)), d32,
+      hn::StoreU(hn::BitCast(kBlock32, hn::InterleaveLower(kBlock64, ab_low, cd_low)), kBlock32,
+                 to);
+      hn::StoreU(hn::BitCast(kBlock32, hn::InterleaveUpper(kBlock64, ab_low, cd_low)), kBlock32,
+                 to + out_stride);
+      hn::StoreU(hn::BitCast(kBlock32, hn::InterleaveLower(kBlock64, ab_high, cd_high)), kBlock32,
                  to + 2 * out_stride);
-      hn::StoreU(hn::BitCast(d32, hn::InterleaveUpper(d64, ab_high, cd_high)), d32,
+      hn::StoreU(hn::BitCast(kBlock32, hn::InterleaveUpper(kBlock64, ab_high, cd_high)), kBlock32,
                  to + 3 * out_stride);
     }
   }

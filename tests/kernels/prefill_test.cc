@@ -200,7 +200,7 @@ TEST(PrefillTest, LargeNegativeLogitsKeepTheirWeights) {
       for (const CpuTarget target : Targets(type)) {
         ASSERT_EQ(test.Run(target, 1).status, LaunchStatus::kOk);
         for (int head = 0; head < 16; ++head) {
-          const std::vector<double> expected = test.Oracle(0, 0, head);
+          const std::vector<double>& expected = test.Oracle(0, 0, head);
           for (int dim = 0; dim < 128; ++dim) {
             // p * v / p in FP32: two roundings.
             const double slack = type == DataType::kFp32 ? std::abs(expected[dim]) * 0x1p-22 : 0;
