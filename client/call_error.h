@@ -19,6 +19,11 @@ struct CallError {
 
 CallError DescribeError(const absl::Status& status);
 
+// "RESOURCE_EXHAUSTED/QUEUE_FULL", or the code alone where the status carries no reason.
+std::string ErrorName(const absl::Status& status);
+// Name and message for people: absl::Status::ToString would print the detail's bytes.
+std::string ErrorText(const absl::Status& status);
+
 // The detail alone; absent for failures of the transport, of a proxy or of this library.
 std::optional<v1::ErrorDetail> DetailOf(const absl::Status& status);
 

@@ -47,6 +47,7 @@ class DecodeStream::Core : public std::enable_shared_from_this<Core> {
     timer_thread_ = std::thread([this] { RunTimerThread(); });
   }
   void Close();
+  void Cancel();
   void Submit(DecodeRequest request, Callback done, std::optional<Duration> timeout);
 
   // Events of the current gRPC stream.
@@ -284,6 +285,14 @@ void DecodeStream::Core::RunTimerThread() {
   }
 }
 
+void DecodeStream::Core::Cancel() {
+  StreamLedger::Answers answers;
+  std::unique_lock<std::mutex> lock(mutex_);
+  ledger_.FailAll(absl::CancelledError("the stream was cancelled"), answers);
+  if (call_ != nullptr) call_->Cancel();
+  Deliver(lock, std::move(answers));
+}
+
 void DecodeStream::Core::Close() {
   StreamLedger::Answers answers;
   std::unique_lock<std::mutex> lock(mutex_);
@@ -314,6 +323,8 @@ DecodeStream::DecodeStream(DecodeStreamOptions options)
 }
 
 DecodeStream::~DecodeStream() { core_->Close(); }
+
+void DecodeStream::Cancel() { core_->Cancel(); }
 
 void DecodeStream::Submit(DecodeRequest request, Callback done, std::optional<Duration> timeout) {
   core_->Submit(std::move(request), std::move(done), timeout);

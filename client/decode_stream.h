@@ -52,6 +52,9 @@ class DecodeStream {
   std::future<absl::StatusOr<DecodeResult>> Submit(DecodeRequest request,
                                                    std::optional<Duration> timeout = {});
 
+  // Answers what is unanswered with CANCELLED and ends the gRPC stream; the next request opens one.
+  void Cancel();
+
   std::int64_t in_flight() const;
   // Streams opened after the first one.
   std::int64_t reopened() const;

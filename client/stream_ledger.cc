@@ -14,7 +14,7 @@ absl::Status DeadlinePassed(const absl::Status& last_failure) {
     return absl::DeadlineExceededError("no reply before the deadline");
   }
   return absl::DeadlineExceededError(absl::StrCat(
-      "no reply before the deadline; the last attempt ended with: ", last_failure.ToString()));
+      "no reply before the deadline; the last attempt ended with: ", ErrorText(last_failure)));
 }
 
 std::optional<Duration> TimeoutOf(const v1::ExecutionOptions& execution) {

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/temporary_path.h"
+
 namespace attnd::client {
 namespace {
 
@@ -28,10 +30,6 @@ std::string Npy(const std::string& header, const std::string& data, int version 
 }
 
 absl::StatusCode CodeOf(const std::string& text) { return ParseNpy(File(text)).status().code(); }
-
-std::string TemporaryPath(const char* name) {
-  return (std::filesystem::path(::testing::TempDir()) / name).string();
-}
 
 TEST(NpyTest, EveryTypeAndRankSurvivesARoundTrip) {
   for (const auto type : {v1::DATA_TYPE_FP32, v1::DATA_TYPE_FP16, v1::DATA_TYPE_BF16}) {

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/temporary_path.h"
+
 namespace attnd::client {
 namespace {
 
@@ -25,10 +27,6 @@ std::string Content(const std::string& header, const std::string& data) {
 
 absl::StatusCode CodeOf(const std::string& text) {
   return ParseSafetensors(File(text)).status().code();
-}
-
-std::string TemporaryPath(const char* name) {
-  return (std::filesystem::path(::testing::TempDir()) / name).string();
 }
 
 TEST(SafetensorsTest, TensorsAndMetadataSurviveARoundTrip) {
