@@ -1,0 +1,85 @@
+// The subcommands of attnload. Each prints its table to standard output and returns an exit code.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "client/transport.h"
+#include "loadtest/report.h"
+#include "loadtest/scenario.h"
+
+namespace attnd::loadtest {
+
+inline constexpr int kExitOk = 0;
+inline constexpr int kExitFailures = 1;  // more failures than --max_failure_ratio
+inline constexpr int kExitUsage = 2;     // flags, files
+inline constexpr int kExitNoServer = 3;  // not reachable, or it refused the preparation
+inline constexpr int kExitInterrupted = 130;
+
+struct CommonOptions {
+  client::TransportOptions transport;
+  double connect_timeout_seconds = 5;
+  double timeout_seconds = 30;
+  double max_failure_ratio = 0.01;
+  std::uint64_t seed = 1;
+  std::string json_path;  // empty: none
+  bool progress = true;   // on standard error
+  std::vector<std::string> command;
+  const std::atomic<bool>* interrupt = nullptr;
+};
+
+struct LoadOptions {
+  Scenario scenario;
+  double rate = 0;  // requests a second; 0: closed loop
+  std::string arrivals = "poisson";
+  double warmup_seconds = 1;
+  double duration_seconds = 10;
+  std::int64_t max_requests = 0;
+  int max_in_flight = 256;  // open loop
+  std::optional<double> slo_ms;
+  v1::ExecutionOptions execution;
+  bool floor = true;
+};
+int RunLoad(const CommonOptions& common, const LoadOptions& load);
+
+struct FloorOptions {
+  std::vector<Scenario> scenarios;
+  double duration_seconds = 5;
+};
+int RunFloor(const CommonOptions& common, const FloorOptions& floor);
+
+struct CompareOptions {
+  std::vector<Scenario> scenarios;
+  int blocks = 7;
+  double block_seconds = 0.5;
+  double floor_seconds = 1;
+  bool batching = true;  // also fused with `alone`, where more than one request is in flight
+};
+int RunCompare(const CommonOptions& common, const CompareOptions& compare);
+
+// What the subcommands share.
+
+// The scenario against a fresh echo server, closed loop.
+absl::StatusOr<FloorResult> MeasureFloor(const CommonOptions& common, const Scenario& scenario,
+                                         double seconds);
+// Waits for a connection and asks the server what it is; the status says what is wrong.
+absl::StatusOr<v1::GetServerInfoResponse> AskServer(const CommonOptions& common);
+// Writes the report where --json asks for one, and names the file on standard output.
+bool WriteJson(const CommonOptions& common, const nlohmann::json& report);
+// Draws "[#####     ]  51 %  1234 ok, 2 failed, 8 in flight" on standard error, over the last one.
+void DrawProgress(const std::string& label, double done, std::int64_t ok, std::int64_t failed,
+                  std::int64_t in_flight);
+void EndProgress(const CommonOptions& common);
+int Fail(const absl::Status& status, int exit_code);
+
+inline std::chrono::nanoseconds Seconds(double seconds) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+      std::chrono::duration<double>(seconds));
+}
+
+}  // namespace attnd::loadtest

@@ -1,0 +1,214 @@
+// attnload: load and comparison of an attnd server.
+#include <unistd.h>
+#include <CLI/CLI.hpp>
+#include <atomic>
+#include <csignal>
+#include <cstdio>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "loadtest/commands.h"
+
+namespace attnd::loadtest {
+namespace {
+
+std::atomic<bool> interrupted{false};
+
+// The first Ctrl-C ends the run with a partial report, the second one the process.
+void OnInterrupt(int) {
+  interrupted = true;
+  std::signal(SIGINT, SIG_DFL);
+}
+
+struct ScenarioFlags {
+  std::vector<std::string> specs;
+  std::string file;
+};
+
+void AddCommonFlags(CLI::App& command, CommonOptions& common, bool needs_server) {
+  if (needs_server) {
+    command.add_option("--server", common.transport.target, "host:port or unix:/path")
+        ->capture_default_str();
+    command
+        .add_option("--connect_timeout", common.connect_timeout_seconds,
+                    "seconds to wait for the server")
+        ->capture_default_str()
+        ->check(CLI::PositiveNumber);
+    command
+        .add_option("--max_failure_ratio", common.max_failure_ratio,
+                    "exit code 1 above this share of failed requests")
+        ->capture_default_str()
+        ->check(CLI::Range(0.0, 1.0));
+    command.add_option_function<std::string>(
+        "--tenant",
+        [&common](const std::string& tenant) {
+          common.transport.metadata.emplace_back("attnd-tenant", tenant);
+        },
+        "sent as attnd-tenant");
+  }
+  command.add_option("--timeout", common.timeout_seconds, "seconds of one request")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  command.add_option("--seed", common.seed, "of random tensors and arrivals")
+      ->capture_default_str();
+  command.add_option("--json", common.json_path, "write the report to this file");
+  command.add_flag_callback(
+      "--no_progress", [&common] { common.progress = false; }, "no progress bar on standard error");
+}
+
+// Reads --scenario and --scenarios; with neither, `fallback`.
+absl::StatusOr<std::vector<Scenario>> ReadAll(const ScenarioFlags& flags, const char* fallback) {
+  std::vector<Scenario> scenarios;
+  if (!flags.file.empty()) {
+    absl::StatusOr<std::vector<Scenario>> read = ReadScenarios(flags.file);
+    if (!read.ok()) return read.status();
+    scenarios = *std::move(read);
+  }
+  std::vector<std::string> specs = flags.specs;
+  if (specs.empty() && scenarios.empty()) specs.emplace_back(fallback);
+  for (const std::string& spec : specs) {
+    absl::StatusOr<Scenario> parsed = ParseScenario(spec);
+    if (!parsed.ok()) return parsed.status();
+    scenarios.push_back(*std::move(parsed));
+  }
+  return scenarios;
+}
+
+void AddScenarioFlags(CLI::App& command, ScenarioFlags& flags) {
+  command.add_option("--scenario", flags.specs, "key=value,... (may be repeated); keys below")
+      ->take_all()
+      ->allow_extra_args(false);
+  command.add_option("--scenarios", flags.file, "YAML file with a list of them");
+  command.footer(ScenarioHelp());
+}
+
+struct Flags {
+  CommonOptions common;
+  ScenarioFlags scenarios;
+  LoadOptions load;
+  FloorOptions floor;
+  CompareOptions compare;
+  std::string algorithm = "auto";
+  bool alone = false;
+  double slo_ms = 0;
+};
+
+CLI::App* AddRun(CLI::App& app, Flags& flags) {
+  CLI::App* run = app.add_subcommand(
+      "run",
+      "one scenario: closed loop, or open loop where --rate is given; an echo of the same "
+      "bytes beside it");
+  AddCommonFlags(*run, flags.common, true);
+  AddScenarioFlags(*run, flags.scenarios);
+  LoadOptions& load = flags.load;
+  run->add_option("--rate", load.rate,
+                  "open loop: requests a second, sent on a plan whatever the server does")
+      ->check(CLI::PositiveNumber);
+  run->add_option("--arrivals", load.arrivals, "open loop: poisson or constant")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"poisson", "constant"}));
+  run->add_option("--max_in_flight", load.max_in_flight,
+                  "open loop: requests due beyond it are counted as skipped")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1 << 20));
+  run->add_option("--warmup", load.warmup_seconds, "seconds that are not measured")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  run->add_option("--duration", load.duration_seconds, "measured seconds")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  run->add_option("--requests", load.max_requests, "end after so many, warm-up included")
+      ->check(CLI::PositiveNumber);
+  run->add_option("--slo_ms", flags.slo_ms, "count answers within so many milliseconds")
+      ->check(CLI::PositiveNumber);
+  run->add_option("--algorithm", flags.algorithm, "auto, fused or naive")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"auto", "fused", "naive"}));
+  run->add_flag("--alone", flags.alone, "never batched with other requests");
+  run->add_flag_callback(
+      "--no_floor", [&load] { load.floor = false; }, "no echo measurement after the run");
+  return run;
+}
+
+CLI::App* AddFloor(CLI::App& app, Flags& flags) {
+  CLI::App* floor = app.add_subcommand(
+      "floor", "the transport alone: an echo server in this process, same bytes in and out");
+  AddCommonFlags(*floor, flags.common, false);
+  AddScenarioFlags(*floor, flags.scenarios);
+  floor->add_option("--duration", flags.floor.duration_seconds, "measured seconds a scenario")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  return floor;
+}
+
+CLI::App* AddCompare(CLI::App& app, Flags& flags) {
+  CLI::App* compare = app.add_subcommand(
+      "compare", "fused against naive, and batching on against off, in interleaved blocks");
+  AddCommonFlags(*compare, flags.common, true);
+  AddScenarioFlags(*compare, flags.scenarios);
+  compare->add_option("--blocks", flags.compare.blocks, "counted blocks of each side")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 10'000));
+  compare->add_option("--block_seconds", flags.compare.block_seconds, "length of one block")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  compare->add_flag_callback(
+      "--no_batching", [&flags] { flags.compare.batching = false; }, "only fused against naive");
+  return compare;
+}
+
+int RunSelected(Flags& flags, const CLI::App& run, const CLI::App& floor) {
+  const auto scenarios =
+      ReadAll(flags.scenarios, "kind=attend,tokens=1024,heads=8,head_dim=64,type=fp32");
+  if (!scenarios.ok()) return Fail(scenarios.status(), kExitUsage);
+  if (run.parsed()) {
+    if (scenarios->size() != 1) {
+      return Fail(absl::InvalidArgumentError("run takes one scenario"), kExitUsage);
+    }
+    flags.load.scenario = scenarios->front();
+    if (flags.slo_ms > 0) flags.load.slo_ms = flags.slo_ms;
+    flags.load.execution.set_alone(flags.alone);
+    flags.load.execution.set_algorithm(flags.algorithm == "naive"   ? v1::ALGORITHM_NAIVE
+                                       : flags.algorithm == "fused" ? v1::ALGORITHM_FUSED
+                                                                    : v1::ALGORITHM_AUTO);
+    return RunLoad(flags.common, flags.load);
+  }
+  if (floor.parsed()) {
+    flags.floor.scenarios = *scenarios;
+    return RunFloor(flags.common, flags.floor);
+  }
+  flags.compare.scenarios = *scenarios;
+  return RunCompare(flags.common, flags.compare);
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app{"attnload: load and comparison of an attnd server", "attnload"};
+  app.set_version_flag("--version", "attnload " ATTND_VERSION);
+  app.require_subcommand(1);
+  app.footer(
+      "Exit codes: 0 measured; 1 more failures than --max_failure_ratio; 2 wrong flags or "
+      "files; 3 no server, or it refused the preparation; 130 interrupted.");
+  Flags flags;
+  flags.common.progress = isatty(STDERR_FILENO) != 0;
+  flags.common.command.assign(argv, argv + argc);
+  flags.common.interrupt = &interrupted;
+  const CLI::App* run = AddRun(app, flags);
+  const CLI::App* floor = AddFloor(app, flags);
+  AddCompare(app, flags);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    const bool wanted = error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success);
+    app.exit(error);
+    return wanted ? kExitOk : kExitUsage;
+  }
+  std::signal(SIGINT, OnInterrupt);
+  std::signal(SIGTERM, OnInterrupt);
+  return RunSelected(flags, *run, *floor);
+}
+
+}  // namespace
+}  // namespace attnd::loadtest
+
+int main(int argc, char** argv) { return attnd::loadtest::Main(argc, argv); }

@@ -1,0 +1,235 @@
+// The runner on simulated time against a simulated server: no thread, no sleep, the same every
+// time.
+#include "loadtest/runner.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <utility>
+
+#include "tests/support/simulated_time.h"
+
+namespace attnd::loadtest {
+namespace {
+
+using client::SimulatedTime;
+using client::TimePoint;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+double Milliseconds(LatencyRecorder::Duration duration) {
+  return std::chrono::duration<double, std::milli>(duration).count();
+}
+
+// One server that takes requests in turn; `freeze_from` to `freeze_to` nothing starts.
+class SimulatedServer final : public Workload {
+ public:
+  explicit SimulatedServer(SimulatedTime& time) : time_(time) {}
+
+  absl::Status Prepare(int) override { return absl::OkStatus(); }
+  void Start(int, std::chrono::nanoseconds, Done done) override {
+    TimePoint begin = std::max(time_.Now(), free_at_);
+    if (begin >= freeze_from && begin < freeze_to) begin = freeze_to;
+    free_at_ = begin + service;
+    OperationResult result;
+    result.tokens = 10;
+    result.status = rule ? rule(started_) : absl::OkStatus();
+    ++started_;
+    if (lost) {
+      lost_.push_back(std::make_shared<Done>(std::move(done)));
+      return;
+    }
+    time_.At(result.status.ok() ? free_at_ : time_.Now(),
+             [done = std::make_shared<Done>(std::move(done)), result] { (*done)(result); });
+  }
+  void Cancel() override {
+    ++cancels;
+    for (const auto& done : std::exchange(lost_, {})) {
+      OperationResult result;
+      result.status = absl::CancelledError("");
+      (*done)(result);
+    }
+  }
+  void SetExecution(const v1::ExecutionOptions&) override {}
+
+  milliseconds service{2};
+  TimePoint freeze_from = TimePoint::max(), freeze_to{};
+  std::function<absl::Status(std::int64_t)> rule;
+  bool lost = false;  // requests are never answered, until cancelled
+  int cancels = 0;
+
+ private:
+  SimulatedTime& time_;
+  TimePoint free_at_{};
+  std::int64_t started_ = 0;
+  std::vector<std::shared_ptr<Done>> lost_;
+};
+
+class RunnerTest : public ::testing::Test {
+ protected:
+  RunResult Run(RunOptions options) { return Runner(std::move(options), server_, time_).Run(); }
+
+  std::shared_ptr<SimulatedTime> time_ = std::make_shared<SimulatedTime>();
+  SimulatedServer server_{*time_};
+};
+
+// 100 requests a second for 10 s, 2 ms each; the server freezes for 2 s at 4 s. 200 requests fall
+// due in the freeze and 50 behind it: a quarter of all waits 0 to 2 s.
+TEST_F(RunnerTest, AStallShowsInLatencyFromTheIntendedStart) {
+  server_.freeze_from = time_->Now() + seconds(4);
+  server_.freeze_to = server_.freeze_from + seconds(2);
+  const auto arrivals = ConstantArrivals(100);
+  RunOptions options;
+  options.slots = 1024;
+  options.arrivals = arrivals.get();
+  options.duration = seconds(10);
+  const RunResult result = Run(options);
+  EXPECT_EQ(result.sent, 1000);
+  EXPECT_EQ(result.ok, 1000);
+  EXPECT_EQ(result.skipped, 0);
+  EXPECT_GE(Milliseconds(result.latency.Percentile(0.9)), 900);
+  EXPECT_LE(Milliseconds(result.latency.Percentile(0.9)), 1400);
+  EXPECT_GE(Milliseconds(result.latency.Percentile(0.99)), 1700);
+  EXPECT_LE(Milliseconds(result.latency.Percentile(0.99)), 2100);
+  EXPECT_LT(Milliseconds(result.schedule_lag.max()), 1) << "the plan was kept";
+  EXPECT_NEAR(result.requests_per_second(), 100, 1);
+}
+
+// The same stall with few slots: requests that cannot be sent are counted, not sent late.
+TEST_F(RunnerTest, DueRequestsBeyondTheInFlightLimitAreCountedAsSkipped) {
+  server_.freeze_from = time_->Now() + seconds(4);
+  server_.freeze_to = server_.freeze_from + seconds(2);
+  const auto arrivals = ConstantArrivals(100);
+  RunOptions options;
+  options.slots = 20;
+  options.arrivals = arrivals.get();
+  options.duration = seconds(10);
+  const RunResult result = Run(options);
+  EXPECT_EQ(result.sent + result.skipped, 1000);
+  EXPECT_NEAR(static_cast<double>(result.skipped), 180, 5);
+}
+
+TEST_F(RunnerTest, AClosedLoopSendsWhatItsWorkersCan) {
+  RunOptions options;
+  options.slots = 4;
+  options.duration = seconds(2);
+  const RunResult result = Run(options);
+  EXPECT_NEAR(result.requests_per_second(), 500, 2) << "one server, 2 ms each";
+  EXPECT_NEAR(result.tokens_per_second(), 5000, 20);
+  EXPECT_NEAR(Milliseconds(result.latency.Percentile(0.5)), 8, 0.1);
+}
+
+TEST_F(RunnerTest, TheWarmUpIsSentAndNotMeasured) {
+  RunOptions options;
+  options.warmup = seconds(1);
+  options.duration = seconds(2);
+  const RunResult result = Run(options);
+  EXPECT_EQ(result.warmup_sent, 500);
+  EXPECT_EQ(result.sent, 1000);
+  EXPECT_EQ(result.latency.count(), 1000);
+}
+
+TEST_F(RunnerTest, EverythingSentEndsAsOkOrAsACountedFailure) {
+  v1::ErrorDetail detail;
+  detail.set_reason(v1::REASON_QUEUE_FULL);
+  const absl::Status full =
+      client::StatusWithDetail(absl::StatusCode::kResourceExhausted, detail, "full");
+  server_.rule = [&](std::int64_t call) -> absl::Status {
+    if (call % 20 < 6) return full;
+    return call % 20 == 6 ? absl::UnavailableError("lost") : absl::OkStatus();
+  };
+  RunOptions options;
+  options.slots = 4;
+  options.duration = seconds(1000);
+  options.max_requests = 1000;
+  const RunResult result = Run(options);
+  EXPECT_EQ(result.sent, 1000);
+  EXPECT_EQ(result.failures.at("RESOURCE_EXHAUSTED/QUEUE_FULL"), 300);
+  EXPECT_EQ(result.failures.at("UNAVAILABLE"), 50);
+  EXPECT_EQ(result.ok, 650);
+  EXPECT_EQ(result.ok + result.failed(), result.sent);
+  EXPECT_EQ(result.latency.count(), 650) << "latencies are of OK answers only";
+  EXPECT_EQ(result.tokens, 6500);
+  EXPECT_NEAR(result.failure_ratio(), 0.35, 1e-9);
+}
+
+TEST_F(RunnerTest, AServerThatIsGoneEndsTheRunWithinTenSeconds) {
+  server_.rule = [](std::int64_t call) {
+    return call < 100 ? absl::OkStatus() : absl::UnavailableError("connection refused");
+  };
+  for (const bool open : {false, true}) {
+    const auto arrivals = ConstantArrivals(100);
+    RunOptions options;
+    options.slots = 8;
+    options.arrivals = open ? arrivals.get() : nullptr;
+    options.duration = seconds(600);
+    const TimePoint start = time_->Now();
+    const RunResult result = Run(options);
+    EXPECT_TRUE(result.gave_up);
+    EXPECT_LE(time_->Now() - start, seconds(10));
+    EXPECT_EQ(result.ok + result.failed(), result.sent);
+    EXPECT_NE(result.first_failure.find("connection refused"), std::string::npos);
+  }
+}
+
+TEST_F(RunnerTest, AClosedLoopDoesNotSpinOnFailures) {
+  server_.rule = [](std::int64_t) { return absl::UnavailableError(""); };
+  RunOptions options;
+  options.slots = 1;
+  options.duration = seconds(600);
+  const RunResult result = Run(options);
+  EXPECT_LT(result.sent, 50);
+}
+
+TEST_F(RunnerTest, AnInterruptLeavesAPartialReportSoon) {
+  std::atomic<bool> interrupt{false};
+  time_->At(time_->Now() + seconds(3), [&] { interrupt = true; });
+  RunOptions options;
+  options.duration = seconds(600);
+  options.interrupt = &interrupt;
+  const TimePoint start = time_->Now();
+  const RunResult result = Run(options);
+  EXPECT_TRUE(result.interrupted);
+  EXPECT_LT(time_->Now() - start, seconds(4));
+  EXPECT_NEAR(static_cast<double>(result.ok), 1500, 50);
+  EXPECT_EQ(result.ok, result.sent);
+}
+
+TEST_F(RunnerTest, RequestsThatAreNeverAnsweredAreCancelledAndCounted) {
+  server_.lost = true;
+  RunOptions options;
+  options.slots = 3;
+  options.duration = seconds(1);
+  options.timeout = seconds(2);
+  const RunResult result = Run(options);
+  EXPECT_EQ(server_.cancels, 1);
+  EXPECT_EQ(result.sent, 3);
+  EXPECT_EQ(result.failures.at("CANCELLED"), 3);
+}
+
+TEST_F(RunnerTest, LongOperationsExtendARunToItsMinimum) {
+  server_.service = milliseconds(700);
+  RunOptions options;
+  options.duration = milliseconds(100);
+  options.min_requests = 3;
+  const RunResult result = Run(options);
+  EXPECT_EQ(result.ok, 3);
+  EXPECT_NEAR(result.tokens_per_second(), 10 / 0.7, 0.1);
+}
+
+TEST_F(RunnerTest, ProgressReachesTheEnd) {
+  std::vector<double> progress;
+  RunOptions options;
+  options.duration = seconds(2);
+  options.on_progress = [&](const Progress& step) { progress.push_back(step.done); };
+  Run(options);
+  ASSERT_GE(progress.size(), 7U);
+  EXPECT_TRUE(std::is_sorted(progress.begin(), progress.end()));
+  EXPECT_GT(progress.back(), 0.8);
+  EXPECT_LE(progress.back(), 1.0);
+}
+
+}  // namespace
+}  // namespace attnd::loadtest
