@@ -78,8 +78,9 @@ struct KernelRow;
 struct LaunchPlan {
   const KernelRow* row = nullptr;
   int num_splits = 1;  // the largest over the batch
-  // Keys of one split of the decode family (a split is one work item of one KV head); 0 elsewhere.
+  // Decode family: keys of one split, and KV heads that one work item takes together at most.
   std::int64_t split_tokens = 0;
+  int kv_heads_per_item = 1;
   int num_threads = 1;  // that the workspace has room for; an executor must not have more
   std::int64_t workspace_bytes = 0;
   KernelCost cost;

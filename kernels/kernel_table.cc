@@ -93,6 +93,10 @@ void PlanDecode(const AttentionParams& params, LaunchPlan& plan) {
         std::max(plan.num_splits,
                  SplitSequence(params.sequences[i], plan.split_tokens, plan.options).num_splits);
   }
+  plan.kv_heads_per_item =
+      plan.num_threads == 1
+          ? params.num_kv_heads
+          : ChooseHeadsPerItem(params, plan.split_tokens, plan.num_threads, plan.options);
   plan.workspace_bytes = DecodeWorkspaceBytes(params, plan, plan.num_threads);
 }
 

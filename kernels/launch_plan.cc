@@ -6,11 +6,15 @@ namespace attnd::kernels {
 namespace {
 
 // Work items a thread should get at least, so that the last one to finish is not far behind.
-constexpr std::int64_t kItemsPerThread = 4;
+constexpr std::int64_t kItemsPerThread = 16;
 constexpr std::int64_t kSplitGranule = 64;
 
 std::int64_t FloorDivide(std::int64_t value, std::int64_t divisor) {
   return value >= 0 ? value / divisor : -((-value + divisor - 1) / divisor);
+}
+
+std::int64_t RoundUp(std::int64_t value, std::int64_t granule) {
+  return (value + granule - 1) / granule * granule;
 }
 
 }  // namespace
@@ -30,9 +34,36 @@ std::int64_t ChooseSplitTokens(const AttentionParams& params, int num_threads,
     return (longest + options.forced_splits - 1) / options.forced_splits;
   }
   if (num_threads <= 1) return longest;
-  const std::int64_t balanced = total / (num_threads * kItemsPerThread);
-  const std::int64_t rounded = (balanced + kSplitGranule - 1) / kSplitGranule * kSplitGranule;
-  return std::min(longest, std::max(rounded, kMinSplitTokens));
+  // Items take all KV heads of a split, as far as their rows allow; total counts keys x heads.
+  const std::int64_t heads =
+      params.num_sequences == 0
+          ? 1
+          : DecodeHeadsPerItem(params, params.sequences[0], params.num_kv_heads);
+  const std::int64_t balanced = total / (num_threads * kItemsPerThread * heads);
+  const std::int64_t rounded = RoundUp(balanced, kSplitGranule);
+  const std::int64_t shortest = RoundUp(kMinSplitTokens / heads, kSplitGranule);
+  return std::min(longest, std::max(rounded, shortest));
+}
+
+int DecodeHeadsPerItem(const AttentionParams& params, const AttentionSequence& sequence,
+                       int limit) {
+  const std::int64_t rows =
+      std::int64_t{sequence.query_length} * (params.num_heads / params.num_kv_heads);
+  const std::int64_t fitting = rows == 0 ? limit : kMaxDecodeRows / rows;
+  return static_cast<int>(std::clamp<std::int64_t>(fitting, 1, std::max(limit, 1)));
+}
+
+int ChooseHeadsPerItem(const AttentionParams& params, std::int64_t split_tokens, int num_threads,
+                       const PlanOptions& options) {
+  std::int64_t splits = 0;
+  for (int i = 0; i < params.num_sequences; ++i) {
+    splits += SplitSequence(params.sequences[i], split_tokens, options).num_splits;
+  }
+  int heads = params.num_kv_heads;
+  while (heads > 1 && splits * ((params.num_kv_heads + heads - 1) / heads) < 2 * num_threads) {
+    heads = (heads + 1) / 2;
+  }
+  return heads;
 }
 
 SequenceSplits SplitSequence(const AttentionSequence& sequence, std::int64_t split_tokens,

@@ -75,6 +75,13 @@ class DecodeLaunch {
 
  private:
   int group() const { return params_.num_heads / params_.num_kv_heads; }
+  int HeadsPerItem(const AttentionSequence& sequence) const {
+    return DecodeHeadsPerItem(params_, sequence, plan_.kv_heads_per_item);
+  }
+  int HeadGroups(const AttentionSequence& sequence) const {
+    const int heads = HeadsPerItem(sequence);
+    return (params_.num_kv_heads + heads - 1) / heads;
+  }
 
   void FillStarts() {
     SequenceStart start;
@@ -83,7 +90,7 @@ class DecodeLaunch {
       const AttentionSequence& sequence = params_.sequences[i];
       if (sequence.query_length == 0) continue;
       const SequenceSplits splits = SplitSequence(sequence, plan_.split_tokens, plan_.options);
-      start.item += std::int64_t{splits.num_splits} * params_.num_kv_heads;
+      start.item += std::int64_t{splits.num_splits} * HeadGroups(sequence);
       start.partial_row += PartialRows(params_, sequence, splits.num_splits);
     }
     starts_[params_.num_sequences] = start;
@@ -104,31 +111,38 @@ class DecodeLaunch {
     const AttentionSequence& sequence = params_.sequences[index];
     const SequenceSplits splits = SplitSequence(sequence, plan_.split_tokens, plan_.options);
     const std::int64_t local = item - starts_[index].item;
-    const auto kv_head = static_cast<int>(local / splits.num_splits);
     const auto split = static_cast<int>(local % splits.num_splits);
-    DecodeSegment segment{&params_, &sequence, kv_head,
-                          0,        0,         splits.Split(split, plan_.split_tokens)};
+    const int heads = HeadsPerItem(sequence);
+    const auto kv_head = static_cast<int>(local / splits.num_splits) * heads;
+    DecodeSegment segment{&params_,
+                          &sequence,
+                          kv_head,
+                          std::min(kv_head + heads, params_.num_kv_heads),
+                          0,
+                          0,
+                          splits.Split(split, plan_.split_tokens)};
     const std::int64_t rows = std::int64_t{sequence.query_length} * group();
     for (std::int64_t row = 0; row < rows; row += kMaxDecodeRows) {
       segment.row_begin = row;
       segment.row_end = std::min<std::int64_t>(row + kMaxDecodeRows, rows);
       run_segment_(segment, scratch);
-      if (splits.num_splits == 1) {
-        StoreRows(index, segment, scratch);
-      } else {
-        SavePartials(index, segment, split, scratch);
+      const int states = segment.rows_per_head() * (segment.kv_head_end - segment.kv_head_begin);
+      for (int state = 0; state < states; ++state) {
+        if (splits.num_splits == 1) {
+          StoreState(index, segment, state, scratch);
+        } else {
+          SavePartial(index, segment, state, split, scratch);
+        }
       }
     }
   }
 
-  void StoreRows(int index, const DecodeSegment& segment, const DecodeScratch& scratch) {
-    const int padded = PaddedHeadDim(params_.head_dim);
-    for (std::int64_t row = segment.row_begin; row < segment.row_end; ++row) {
-      const std::int64_t local = row - segment.row_begin;
-      StoreRow(
-          index, segment.kv_head, row,
-          {scratch.accumulator + local * padded, scratch.row_max[local], scratch.row_sum[local]});
-    }
+  void StoreState(int index, const DecodeSegment& segment, int state,
+                  const DecodeScratch& scratch) {
+    const int rows = segment.rows_per_head();
+    const float* accumulator = scratch.accumulator + state * PaddedHeadDim(params_.head_dim);
+    StoreRow(index, segment.kv_head_begin + state / rows, segment.row_begin + state % rows,
+             {accumulator, scratch.row_max[state], scratch.row_sum[state]});
   }
 
   float* PartialRow(int index, int split, int kv_head, std::int64_t row) const {
@@ -140,16 +154,15 @@ class DecodeLaunch {
     return partials_ + partial * PartialRowFloats(params_);
   }
 
-  void SavePartials(int index, const DecodeSegment& segment, int split,
-                    const DecodeScratch& scratch) const {
+  void SavePartial(int index, const DecodeSegment& segment, int state, int split,
+                   const DecodeScratch& scratch) const {
     const int padded = PaddedHeadDim(params_.head_dim);
-    for (std::int64_t row = segment.row_begin; row < segment.row_end; ++row) {
-      const std::int64_t local = row - segment.row_begin;
-      float* partial = PartialRow(index, split, segment.kv_head, row);
-      std::copy_n(scratch.accumulator + local * padded, padded, partial);
-      partial[padded] = scratch.row_max[local];
-      partial[padded + 1] = scratch.row_sum[local];
-    }
+    const int rows = segment.rows_per_head();
+    float* partial = PartialRow(index, split, segment.kv_head_begin + state / rows,
+                                segment.row_begin + state % rows);
+    std::copy_n(scratch.accumulator + state * padded, padded, partial);
+    partial[padded] = scratch.row_max[state];
+    partial[padded + 1] = scratch.row_sum[state];
   }
 
   void Combine(CpuExecutor& executor) {

@@ -25,21 +25,23 @@ struct Bf16DotArithmetic {
   }
 
   template <int kRows>
-  static void ScoreTile(const std::byte* q, int padded_dim, const TileRows& tile,
-                        const TileRows* next, float* scores) {
+  static void ScoreTile(const std::byte* q, int padded_dim, const TileView& tile,
+                        const TileView* next, float* scores) {
     constexpr int kKeys = 4;
     const int row_bytes = padded_dim * 2;
-    for (int key = tile.first / kKeys * kKeys; key < tile.last; key += kKeys) {
+    for (int key = tile.first() / kKeys * kKeys; key < tile.last(); key += kKeys) {
       if (next != nullptr) {
-        Unroll<kKeys>([&](auto i) HWY_ATTR { PrefetchRow(next->k[key + i], row_bytes); });
+        Unroll<kKeys>([&](auto i) HWY_ATTR { PrefetchRow(next->Key(key + i), row_bytes); });
       }
+      const std::byte* rows[kKeys];
+      Unroll<kKeys>([&](auto i) HWY_ATTR { rows[i] = tile.Key(key + i); });
       __m512 sums[kRows][kKeys];
       Unroll<kRows>([&](auto row) HWY_ATTR {
         Unroll<kKeys>([&](auto i) HWY_ATTR { sums[row][i] = _mm512_setzero_ps(); });
       });
       for (int offset = 0; offset < row_bytes; offset += 64) {
         __m512bh k[kKeys];
-        Unroll<kKeys>([&](auto i) HWY_ATTR { k[i] = LoadLine(tile.k[key + i] + offset); });
+        Unroll<kKeys>([&](auto i) HWY_ATTR { k[i] = LoadLine(rows[i] + offset); });
         Unroll<kRows>([&](auto row) HWY_ATTR {
           const __m512bh q_line = LoadLine(q + row * row_bytes + offset);
           Unroll<kKeys>([&](auto i) HWY_ATTR {
@@ -66,7 +68,7 @@ struct Bf16DotArithmetic {
   // first vector holds dims 8i + 0..3 and the second dims 8i + 4..7 in its lane i.
   template <int kRows, int kSteps>
   static HWY_INLINE void AccumulateChunk(const Probability* p, const float* factors,
-                                         const TileRows& tile, const TileRows* next, int dim,
+                                         const TileView& tile, const TileView* next, int dim,
                                          int padded_dim, float* accumulator) {
     __m512 sums[kRows][2 * kSteps];
     Unroll<kRows>([&](auto row) HWY_ATTR {
@@ -77,15 +79,15 @@ struct Bf16DotArithmetic {
       });
     });
     const std::int64_t offset = std::int64_t{dim} * 2;
-    for (int key = tile.first / 2 * 2; key < tile.last; key += 2) {
+    for (int key = tile.first() / 2 * 2; key < tile.last(); key += 2) {
       if (next != nullptr) {
-        PrefetchRow(next->v[key] + offset, kSteps * 64);
-        PrefetchRow(next->v[key + 1] + offset, kSteps * 64);
+        PrefetchRow(next->Value(key) + offset, kSteps * 64);
+        PrefetchRow(next->Value(key + 1) + offset, kSteps * 64);
       }
       __m512bh v[2 * kSteps];
       Unroll<kSteps>([&](auto step) HWY_ATTR {
-        const __m512i even = _mm512_loadu_si512(tile.v[key] + offset + step * 64);
-        const __m512i odd = _mm512_loadu_si512(tile.v[key + 1] + offset + step * 64);
+        const __m512i even = _mm512_loadu_si512(tile.Value(key) + offset + step * 64);
+        const __m512i odd = _mm512_loadu_si512(tile.Value(key + 1) + offset + step * 64);
         v[2 * step] = reinterpret_cast<__m512bh>(_mm512_unpacklo_epi16(even, odd));
         v[2 * step + 1] = reinterpret_cast<__m512bh>(_mm512_unpackhi_epi16(even, odd));
       });
@@ -105,8 +107,8 @@ struct Bf16DotArithmetic {
   }
 
   template <int kRows>
-  static void AccumulateTile(const Probability* p, const float* factors, const TileRows& tile,
-                             const TileRows* next, int padded_dim, float* accumulator) {
+  static void AccumulateTile(const Probability* p, const float* factors, const TileView& tile,
+                             const TileView* next, int padded_dim, float* accumulator) {
     int dim = 0;
     for (; dim + kChunkSteps * kStep <= padded_dim; dim += kChunkSteps * kStep) {
       AccumulateChunk<kRows, kChunkSteps>(p, factors, tile, next, dim, padded_dim, accumulator);

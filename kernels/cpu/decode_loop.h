@@ -16,11 +16,12 @@ class SegmentLoop {
   SegmentLoop(const DecodeSegment& segment, DecodeScratch& scratch)
       : segment_(segment),
         scratch_(scratch),
-        rows_(*segment.params, *segment.sequence, segment.kv_head),
+        rows_(*segment.params, *segment.sequence, segment.kv_head_begin),
         head_dim_(segment.params->head_dim),
         padded_dim_(PaddedHeadDim(head_dim_)),
         group_(segment.params->num_heads / segment.params->num_kv_heads),
-        num_rows_(static_cast<int>(segment.row_end - segment.row_begin)),
+        num_heads_(segment.kv_head_end - segment.kv_head_begin),
+        rows_per_head_(segment.rows_per_head()),
         copy_rows_(!rows_.paged() && head_dim_ != padded_dim_) {}
 
   void Run() {
@@ -34,106 +35,131 @@ class SegmentLoop {
           ((position % kDecodeTileKeys) + kDecodeTileKeys) % kDecodeTileKeys;
       RunTiles(keys.begin - misplaced);
     }
-    for (int row = 0; row < num_rows_; ++row) {
-      Arithmetic::Finish(scratch_.accumulator + row * padded_dim_, padded_dim_);
+    for (int state = 0; state < num_states(); ++state) {
+      Arithmetic::Finish(scratch_.accumulator + state * padded_dim_, padded_dim_);
     }
   }
 
  private:
+  // One state a row and head: head by head, rows inside.
+  int num_states() const { return num_heads_ * rows_per_head_; }
+
+  RowTransform Place(int state) const {
+    const std::int64_t row = segment_.row_begin + state % rows_per_head_;
+    const int kv_head = segment_.kv_head_begin + state / rows_per_head_;
+    return {segment_.sequence, row / group_, kv_head * group_ + static_cast<int>(row % group_)};
+  }
+
   void PackQueries() {
     const AttentionSequence& sequence = *segment_.sequence;
     alignas(64) std::byte padded[kMaxHeadDim * sizeof(Element)] = {};
-    for (int row = 0; row < num_rows_; ++row) {
-      const RowTransform place = Place(row);
+    for (int state = 0; state < num_states(); ++state) {
+      const RowTransform place = Place(state);
       const auto* q = static_cast<const Element*>(sequence.q) +
                       place.token * sequence.q_token_stride + place.head * sequence.q_head_stride;
       std::memcpy(padded, q, head_dim_ * sizeof(Element));
       Arithmetic::PackQuery(padded, padded_dim_,
-                            scratch_.q + row * Arithmetic::QueryRowBytes(padded_dim_));
+                            scratch_.q + state * Arithmetic::QueryRowBytes(padded_dim_));
     }
   }
 
   void Reset() {
-    for (int row = 0; row < num_rows_; ++row) {
-      scratch_.row_max[row] = MinusInfinity();
-      scratch_.row_sum[row] = 0;
-      const KeyRange visible = VisibleKeys(*segment_.sequence, Place(row).token);
-      first_key_[row] = visible.begin;
-      last_key_[row] = visible.end;
+    for (int state = 0; state < num_states(); ++state) {
+      scratch_.row_max[state] = MinusInfinity();
+      scratch_.row_sum[state] = 0;
     }
-    std::memset(scratch_.accumulator, 0, num_rows_ * padded_dim_ * sizeof(float));
+    for (int row = 0; row < rows_per_head_; ++row) {
+      visible_[row] = VisibleKeys(*segment_.sequence, (segment_.row_begin + row) / group_);
+    }
+    std::memset(scratch_.accumulator, 0, num_states() * padded_dim_ * sizeof(float));
   }
 
-  // Token and head of local row `row`; keys filled in by Reset.
-  RowTransform Place(int row) const {
-    const std::int64_t packed = segment_.row_begin + row;
-    return {segment_.sequence, packed / group_,
-            segment_.kv_head * group_ + static_cast<int>(packed % group_), 0, 0};
-  }
-
+  // All heads of a tile before the next tile: a page's heads follow each other in memory, so the
+  // reads stay sequential inside it. Head by head instead, 4 KiB out of every 64 KiB page, a
+  // thread reads a quarter less (20 against 26 GB/s) however far ahead it prefetches: every block
+  // costs a page table walk of its own.
   void RunTiles(std::int64_t tile_key) {
     TileRows tiles[2];
     FillTile(tile_key, tiles[0]);
     for (int current = 0; tile_key < segment_.keys.end; current ^= 1) {
-      const TileRows& tile = tiles[current];
       const std::int64_t next_key = tile_key + kDecodeTileKeys;
-      const TileRows* next = nullptr;
-      if (!copy_rows_ && next_key < segment_.keys.end) {
-        FillTile(next_key, tiles[current ^ 1]);
-        next = &tiles[current ^ 1];
+      const bool has_next = next_key < segment_.keys.end;
+      if (has_next) FillTile(next_key, tiles[current ^ 1]);
+      for (int head = 0; head < num_heads_; ++head) {
+        const bool last_head = head + 1 == num_heads_;
+        const TileView next =
+            View(tiles[last_head ? current ^ 1 : current], last_head ? 0 : head + 1);
+        const bool prefetch = !last_head || has_next;
+        RunHead(head, tile_key, View(tiles[current], head), prefetch ? &next : nullptr);
       }
-      for (int row = 0; row < num_rows_; row += kBlockRows) {
-        RunBlock(row, tile_key, tile, row == 0 ? next : nullptr);
-      }
-      if (copy_rows_ && next_key < segment_.keys.end) FillTile(next_key, tiles[current ^ 1]);
       tile_key = next_key;
     }
   }
 
-  void RunBlock(int row, std::int64_t tile_key, const TileRows& tile, const TileRows* next) {
-    switch (num_rows_ - row) {
+  TileView View(const TileRows& tile, int head) const {
+    return {&tile, head * rows_.k_head_bytes(), head * rows_.v_head_bytes()};
+  }
+
+  void RunHead(int head, std::int64_t tile_key, const TileView& tile, const TileView* next) {
+    TileRows copy;
+    TileView view = tile;
+    if (copy_rows_) {
+      CopyRows(tile, copy);
+      view = {&copy, 0, 0};
+    }
+    for (int row = 0; row < rows_per_head_; row += kBlockRows) {
+      // Only the first block of rows waits for memory.
+      RunBlock(head, row, tile_key, view, row == 0 ? next : nullptr);
+    }
+  }
+
+  void RunBlock(int head, int row, std::int64_t tile_key, const TileView& tile,
+                const TileView* next) {
+    switch (rows_per_head_ - row) {
       case 1:
-        return RunRows<1>(row, tile_key, tile, next);
+        return RunRows<1>(head, row, tile_key, tile, next);
       case 2:
-        return RunRows<2>(row, tile_key, tile, next);
+        return RunRows<2>(head, row, tile_key, tile, next);
       case 3:
-        return RunRows<3>(row, tile_key, tile, next);
+        return RunRows<3>(head, row, tile_key, tile, next);
       default:
-        return RunRows<kBlockRows>(row, tile_key, tile, next);
+        return RunRows<kBlockRows>(head, row, tile_key, tile, next);
     }
   }
 
   template <int kRows>
-  void RunRows(int row, std::int64_t tile_key, const TileRows& tile, const TileRows* next) {
+  void RunRows(int head, int row, std::int64_t tile_key, const TileView& tile,
+               const TileView* next) {
     alignas(64) float scores[kRows * kDecodeTileKeys];
     alignas(64) Probability p[kRows * kDecodeTileKeys];
     float factors[kRows];
     // Lanes that no key fills are masked below, but their arithmetic must not see stray bits that
     // trap or slow it down.
-    if (tile.last - tile.first < kDecodeTileKeys) std::memset(scores, 0, sizeof scores);
-    Arithmetic::template ScoreTile<kRows>(scratch_.q + row * Arithmetic::QueryRowBytes(padded_dim_),
-                                          padded_dim_, tile, next, scores);
+    if (tile.last() - tile.first() < kDecodeTileKeys) std::memset(scores, 0, sizeof scores);
+    const int state = head * rows_per_head_ + row;
+    Arithmetic::template ScoreTile<kRows>(
+        scratch_.q + state * Arithmetic::QueryRowBytes(padded_dim_), padded_dim_, tile, next,
+        scores);
     for (int i = 0; i < kRows; ++i) {
-      RowTransform place = Place(row + i);
-      const int first = ClampLane(first_key_[row + i] - tile_key, tile);
-      const int last = ClampLane(last_key_[row + i] - tile_key, tile);
-      const RowSoftmax state = SoftmaxStep<Arithmetic>(
-          place, tile_key, first, last, scores + i * kDecodeTileKeys, scratch_.row_max[row + i],
-          scratch_.row_sum[row + i], p + i * kDecodeTileKeys);
-      scratch_.row_max[row + i] = state.row_max;
-      scratch_.row_sum[row + i] = state.row_sum;
-      factors[i] = state.factor;
+      const int first = ClampLane(visible_[row + i].begin - tile_key, tile);
+      const int last = ClampLane(visible_[row + i].end - tile_key, tile);
+      const RowSoftmax softmax = SoftmaxStep<Arithmetic>(
+          Place(state + i), tile_key, first, last, scores + i * kDecodeTileKeys,
+          scratch_.row_max[state + i], scratch_.row_sum[state + i], p + i * kDecodeTileKeys);
+      scratch_.row_max[state + i] = softmax.row_max;
+      scratch_.row_sum[state + i] = softmax.row_sum;
+      factors[i] = softmax.factor;
     }
     Arithmetic::template AccumulateTile<kRows>(p, factors, tile, next, padded_dim_,
-                                               scratch_.accumulator + row * padded_dim_);
+                                               scratch_.accumulator + state * padded_dim_);
   }
 
-  static int ClampLane(std::int64_t lane, const TileRows& tile) {
-    if (lane < tile.first) return tile.first;
-    return lane > tile.last ? tile.last : static_cast<int>(lane);
+  static int ClampLane(std::int64_t lane, const TileView& tile) {
+    if (lane < tile.first()) return tile.first();
+    return lane > tile.last() ? tile.last() : static_cast<int>(lane);
   }
 
-  void FillTile(std::int64_t tile_key, TileRows& tile) {
+  void FillTile(std::int64_t tile_key, TileRows& tile) const {
     const KeyRange& keys = segment_.keys;
     tile.first = keys.begin > tile_key ? static_cast<int>(keys.begin - tile_key) : 0;
     tile.last = keys.end < tile_key + kDecodeTileKeys ? static_cast<int>(keys.end - tile_key)
@@ -149,7 +175,10 @@ class SegmentLoop {
       }
       lane += run;
     }
-    if (copy_rows_) CopyRows(tile);
+    RepeatEdges(tile);
+  }
+
+  static void RepeatEdges(TileRows& tile) {
     for (int lane = 0; lane < tile.first; ++lane) {
       tile.k[lane] = tile.k[tile.first];
       tile.v[lane] = tile.v[tile.first];
@@ -162,15 +191,18 @@ class SegmentLoop {
 
   // Contiguous rows of an odd length are copied into padded ones: reading whole lines in place
   // would pass the end of the last row, or multiply the next head by zero.
-  void CopyRows(TileRows& tile) {
+  void CopyRows(const TileView& tile, TileRows& copy) const {
     const std::int64_t padded_bytes = padded_dim_ * static_cast<std::int64_t>(sizeof(Element));
     const std::int64_t bytes = head_dim_ * static_cast<std::int64_t>(sizeof(Element));
-    for (int lane = tile.first; lane < tile.last; ++lane) {
-      tile.k[lane] =
-          CopyRow(tile.k[lane], scratch_.k_tile + lane * padded_bytes, bytes, padded_bytes);
-      tile.v[lane] =
-          CopyRow(tile.v[lane], scratch_.v_tile + lane * padded_bytes, bytes, padded_bytes);
+    copy.first = tile.first();
+    copy.last = tile.last();
+    for (int lane = copy.first; lane < copy.last; ++lane) {
+      copy.k[lane] =
+          CopyRow(tile.Key(lane), scratch_.k_tile + lane * padded_bytes, bytes, padded_bytes);
+      copy.v[lane] =
+          CopyRow(tile.Value(lane), scratch_.v_tile + lane * padded_bytes, bytes, padded_bytes);
     }
+    RepeatEdges(copy);
   }
 
   static const std::byte* CopyRow(const std::byte* from, std::byte* to, std::int64_t bytes,
@@ -182,11 +214,10 @@ class SegmentLoop {
 
   const DecodeSegment& segment_;
   DecodeScratch& scratch_;
-  const KvRows rows_;
-  const int head_dim_, padded_dim_, group_, num_rows_;
+  const KvRows rows_;  // of the first head
+  const int head_dim_, padded_dim_, group_, num_heads_, rows_per_head_;
   const bool copy_rows_;
-  std::int64_t first_key_[kMaxDecodeRows];
-  std::int64_t last_key_[kMaxDecodeRows];
+  KeyRange visible_[kMaxDecodeRows];  // of each row; the same for every head
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
 // The boundary between the decode driver (decode.cc, plain x86-64) and the SIMD targets: one call
-// streams one range of keys of one KV head for a block of query rows.
+// streams one range of keys of some KV heads for a block of query rows of each.
 #pragma once
 
 #include <cstddef>
@@ -17,11 +17,14 @@ inline constexpr int kDecodeTileKeys = 64;
 struct DecodeSegment {
   const AttentionParams* params;
   const AttentionSequence* sequence;
-  int kv_head;
-  // Packed rows [row_begin, row_end), at most kMaxDecodeRows: packed row r is query token r / group
-  // of head kv_head * group + r % group.
+  int kv_head_begin, kv_head_end;
+  // Rows [row_begin, row_end) of each of those heads: row r of KV head h is query token r / group
+  // of query head h * group + r % group. All heads together at most kMaxDecodeRows rows; their
+  // states follow each other, head by head.
   std::int64_t row_begin, row_end;
   KeyRange keys;
+
+  int rows_per_head() const { return static_cast<int>(row_end - row_begin); }
 };
 
 // Working memory of one thread; the first three members are the result of a segment.

@@ -12,8 +12,6 @@ struct RowTransform {
   const AttentionSequence* sequence;
   std::int64_t token;  // query row of the sequence
   int head;
-  std::int64_t first_key;  // visible keys of the row: [first_key, last_key)
-  std::int64_t last_key;
 };
 
 struct RowSoftmax {

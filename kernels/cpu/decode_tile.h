@@ -86,17 +86,29 @@ HWY_INLINE hn::Vec<hn::FixedTag<float, 4>> SumFour(Floats a, Floats b, Floats c,
   return FoldToFour(blocks);
 }
 
-// The rows of one tile. Lanes outside [first, last) repeat the nearest row inside, so that a row
-// address is always readable.
+// The rows of one tile, of the first KV head of a segment. Lanes outside [first, last) repeat the
+// nearest row inside, so that a row address is always readable.
 struct TileRows {
   int first = 0, last = 0;  // lanes that hold keys of this segment
   const std::byte* k[kDecodeTileKeys];
   const std::byte* v[kDecodeTileKeys];
 };
 
+// The same tile of one KV head.
+struct TileView {
+  const TileRows* rows;
+  std::int64_t k_offset, v_offset;  // bytes from the first head's rows
+  int first() const { return rows->first; }
+  int last() const { return rows->last; }
+  const std::byte* Key(int lane) const { return rows->k[lane] + k_offset; }
+  const std::byte* Value(int lane) const { return rows->v[lane] + v_offset; }
+};
+
+// Into the second-level cache: fills of the first level are too few to cover memory's latency (half
+// the bandwidth, measured). Written in assembly because GCC deletes loops that only prefetch.
 HWY_INLINE void PrefetchRow(const std::byte* row, int bytes) {
   for (int offset = 0; offset < bytes; offset += 64) {
-    __builtin_prefetch(row + offset, 0, 2);
+    __asm__ volatile("prefetcht1 %0" : : "m"(row[offset]));
   }
 }
 
@@ -177,16 +189,17 @@ struct FmaArithmetic {
   }
 
   template <int kRows>
-  static void ScoreTile(const std::byte* q, int padded_dim, const TileRows& tile,
-                        const TileRows* next, float* scores) {
+  static void ScoreTile(const std::byte* q, int padded_dim, const TileView& tile,
+                        const TileView* next, float* scores) {
     constexpr int kKeys = KeysAtOnce<kRows>();
     const auto row_bytes = static_cast<int>(padded_dim * sizeof(Element));
-    for (int key = tile.first / kKeys * kKeys; key < tile.last; key += kKeys) {
+    for (int key = tile.first() / kKeys * kKeys; key < tile.last(); key += kKeys) {
       if (next != nullptr) {
-        Unroll<kKeys>([&](auto i) HWY_ATTR { PrefetchRow(next->k[key + i], row_bytes); });
+        Unroll<kKeys>([&](auto i) HWY_ATTR { PrefetchRow(next->Key(key + i), row_bytes); });
       }
-      ScoreKeys<kRows, kKeys>(reinterpret_cast<const float*>(q), padded_dim, tile.k + key,
-                              scores + key);
+      const std::byte* k[kKeys];
+      Unroll<kKeys>([&](auto i) HWY_ATTR { k[i] = tile.Key(key + i); });
+      ScoreKeys<kRows, kKeys>(reinterpret_cast<const float*>(q), padded_dim, k, scores + key);
     }
   }
 
@@ -197,7 +210,7 @@ struct FmaArithmetic {
   // accumulator[row][dim] = accumulator * factors[row] + sum over keys of p[row][key] * v[key][dim]
   template <int kRows, int kSteps>
   static HWY_INLINE void AccumulateChunk(const Probability* p, const float* factors,
-                                         const TileRows& tile, const TileRows* next, int dim,
+                                         const TileView& tile, const TileView* next, int dim,
                                          int padded_dim, float* accumulator) {
     const FloatTag d;
     Floats sums[kRows][2 * kSteps];
@@ -210,9 +223,9 @@ struct FmaArithmetic {
     });
     constexpr auto kChunkBytes = static_cast<int>(kSteps * kStep * sizeof(Element));
     const auto offset = static_cast<std::int64_t>(dim * sizeof(Element));
-    for (int key = tile.first; key < tile.last; ++key) {
-      if (next != nullptr && offset % 64 == 0) PrefetchRow(next->v[key] + offset, kChunkBytes);
-      const auto* v = reinterpret_cast<const Element*>(tile.v[key]) + dim;
+    for (int key = tile.first(); key < tile.last(); ++key) {
+      if (next != nullptr && offset % 64 == 0) PrefetchRow(next->Value(key) + offset, kChunkBytes);
+      const auto* v = reinterpret_cast<const Element*>(tile.Value(key)) + dim;
       Unroll<kSteps>([&](auto step) HWY_ATTR {
         Floats first, second;
         LoadStep(v + step * kStep, first, second);
@@ -231,8 +244,8 @@ struct FmaArithmetic {
   }
 
   template <int kRows>
-  static void AccumulateTile(const Probability* p, const float* factors, const TileRows& tile,
-                             const TileRows* next, int padded_dim, float* accumulator) {
+  static void AccumulateTile(const Probability* p, const float* factors, const TileView& tile,
+                             const TileView* next, int padded_dim, float* accumulator) {
     int dim = 0;
     for (; dim + kChunkSteps * kStep <= padded_dim; dim += kChunkSteps * kStep) {
       AccumulateChunk<kRows, kChunkSteps>(p, factors, tile, next, dim, padded_dim, accumulator);

@@ -1,4 +1,4 @@
-// Addresses of the keys and values of one (sequence, KV head), paged or contiguous.
+// Addresses of the keys and values of one sequence, from one KV head on, paged or contiguous.
 #pragma once
 
 #include <bit>
@@ -19,6 +19,7 @@ class KvRows {
       k_ = params.pool + kv_head * layout.head_block_bytes();
       v_ = k_ + layout.v_offset_bytes();
       k_stride_ = v_stride_ = layout.padded_head_dim * element;
+      k_head_bytes_ = v_head_bytes_ = layout.head_block_bytes();
       page_shift_ = std::countr_zero(static_cast<std::uint32_t>(layout.page_tokens));
       page_mask_ = layout.page_tokens - 1;
       return;
@@ -29,11 +30,16 @@ class KvRows {
     v_ = static_cast<const std::byte*>(kv.v) + kv_head * kv.v_head_stride * element;
     k_stride_ = kv.k_token_stride * element;
     v_stride_ = kv.v_token_stride * element;
+    k_head_bytes_ = kv.k_head_stride * element;
+    v_head_bytes_ = kv.v_head_stride * element;
   }
 
   bool paged() const { return page_table_ != nullptr; }
   const std::byte* Key(std::int64_t token) const { return k_ + Offset(token, k_stride_); }
   const std::byte* Value(std::int64_t token) const { return v_ + Offset(token, v_stride_); }
+  // From a row of one KV head to the same token's row of the next head.
+  std::int64_t k_head_bytes() const { return k_head_bytes_; }
+  std::int64_t v_head_bytes() const { return v_head_bytes_; }
   // From one row to the next inside a run of ContiguousRows.
   std::int64_t k_row_bytes() const { return k_stride_; }
   std::int64_t v_row_bytes() const { return v_stride_; }
@@ -55,6 +61,7 @@ class KvRows {
   const std::byte* k_ = nullptr;
   const std::byte* v_ = nullptr;
   std::int64_t k_stride_ = 0, v_stride_ = 0;
+  std::int64_t k_head_bytes_ = 0, v_head_bytes_ = 0;
   int page_shift_ = 0;
   std::int64_t page_mask_ = 0;
 };

@@ -84,8 +84,28 @@ TEST(LaunchPlanTest, WindowsOfAnySizeDoNotOverflow) {
 }
 
 TEST(LaunchPlanTest, ManyItemsAreNotSplit) {
-  const std::vector<AttentionSequence> sequences(16, Sequence(1, 4096));
+  const std::vector<AttentionSequence> sequences(64, Sequence(1, 4096));
   EXPECT_EQ(ChooseSplitTokens(Params(sequences, 8), 2, {}), 4096);
+}
+
+TEST(LaunchPlanTest, AnItemTakesTheHeadsWhoseRowsFit) {
+  const AttentionSequence sequence = Sequence(2, 100);
+  AttentionParams params = Params({sequence}, 8);
+  params.num_heads = 32;  // 8 rows a KV head
+  EXPECT_EQ(DecodeHeadsPerItem(params, sequence, 8), 8);
+  EXPECT_EQ(DecodeHeadsPerItem(params, sequence, 3), 3);
+  params.num_heads = 128;  // 32 rows
+  EXPECT_EQ(DecodeHeadsPerItem(params, sequence, 8), 2);
+  params.num_heads = 1024;  // more than fit: one head, in blocks
+  EXPECT_EQ(DecodeHeadsPerItem(params, sequence, 8), 1);
+}
+
+TEST(LaunchPlanTest, HeadsAreSharedOutWhereSplitsAreTooFew) {
+  const std::vector<AttentionSequence> one{Sequence(1, 300)};
+  EXPECT_EQ(ChooseHeadsPerItem(Params(one, 8), 1024, 2, {}), 2);
+  EXPECT_EQ(ChooseHeadsPerItem(Params(one, 8), 1024, 16, {}), 1);
+  const std::vector<AttentionSequence> many(40, Sequence(1, 300));
+  EXPECT_EQ(ChooseHeadsPerItem(Params(many, 8), 1024, 2, {}), 8);
 }
 
 TEST(LaunchPlanTest, OneLongSequenceIsSplitOverTheThreads) {
