@@ -28,17 +28,22 @@ FOREIGN_TO_KERNELS = re.compile(r"^(grpc|grpcpp|google|absl|prometheus|spdlog|fm
 # server/, top to bottom, by file stem.
 STATIONS = [
     ("start", ["main"]),
-    ("assembly", ["attnd_server", "grpc_listener", "library_logs"]),
-    ("rpc", ["attention_service", "attention_call", "decode_stream", "control_call", "sequence_calls", "server_info", "service_state", "open_streams",
-             "health_service", "admin_server"]),
-    ("wire", ["request_validation", "attention_wire", "reply_encoder", "wire_reader", "unknown_fields", "status_conversion",
-              "tensor_validation", "option_validation", "sequence_validation", "wire_types"]),
-    ("scheduling", ["scheduler"]),
-    ("policy", ["batch_policy", "sequence_store", "page_pool"]),
-    ("backend", ["cpu_backend"]),
+    ("assembly", ["attnd_server", "grpc_listener"]),
+    ("rpc", ["attention_service", "attention_call", "decode_stream", "sequence_calls", "control_call", "service_state",
+             "server_info", "health_service", "open_streams"]),
+    ("operation", ["admin_server", "http_connection", "watchdog", "request_log",
+                   "library_logs"]),
+    ("wire", ["request_validation", "tensor_validation", "option_validation", "sequence_validation", "unknown_fields",
+              "attention_wire", "wire_types", "reply_encoder", "wire_reader", "status_conversion"]),
+    ("scheduling", ["scheduler", "scheduler_impl", "request_admission", "batch_launch", "completion", "ready_queue",
+                    "sequence_operations", "work_item"]),
+    ("policy", ["batch_policy", "admission", "sequence_store", "sequence_leases", "sequence_pages", "sequence_state"]),
+    ("backend", ["cpu_backend", "cpu_staging", "cpu_self_test"]),
     ("backend interface", ["attention_backend"]),
-    ("batch", ["batch"]),
-    ("values", ["attention_request", "sequence_types", "server_config", "error_status", "metrics", "clock", "health_state", "bind_failure", "listen_address"]),
+    ("memory", ["page_pool", "batch"]),
+    ("values", ["attention_request", "sequence_types", "error_status", "health_state", "clock", "mutex", "logging",
+                "build_info", "metrics", "metric_families", "kernel_series", "striped_counter", "striped_histogram",
+                "server_config", "server_flags", "config_file", "config_help", "flag_value", "machine_resources", "listen_address", "bind_failure"]),
 ]
 
 # The one station whose files may include generated service code.
