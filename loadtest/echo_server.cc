@@ -7,8 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "attnd/v1/attention.grpc.pb.h"
-#include "client/safetensors.h"
 #include "client/slice_cursor.h"
+#include "client/tensor.h"
 #include "grpcpp/grpcpp.h"
 
 namespace attnd::loadtest {
@@ -138,18 +138,11 @@ class EchoService final : public EchoBase {
   std::atomic<std::int64_t> request_bytes_{0};
 };
 
-// Where q comes from a file, o has its shape.
-absl::Status SetOutputShape(const Scenario& scenario, v1::Tensor& o) {
+// o with the shape of q; zeros, whose values do not matter.
+absl::Status FillOutput(const Scenario& scenario, v1::Tensor& o) {
   o.set_data_type(scenario.data_type);
-  std::vector<std::int64_t> shape{TokensPerRequest(scenario), scenario.heads, scenario.head_dim};
-  if (!scenario.capture.empty()) {
-    const auto capture = client::ReadSafetensors(scenario.capture);
-    if (!capture.ok()) return capture.status();
-    const auto q = capture->Find(scenario.prefix + "q");
-    if (!q.ok()) return q.status();
-    o.set_data_type(q->data_type);
-    shape = q->shape;
-  }
+  const std::vector<std::int64_t> shape{TokensPerRequest(scenario), scenario.heads,
+                                        scenario.head_dim};
   for (const std::int64_t dimension : shape) o.add_shape(dimension);
   const absl::StatusOr<std::int64_t> bytes = client::TensorBytes(o.data_type(), shape);
   if (!bytes.ok()) return bytes.status();
@@ -199,13 +192,13 @@ absl::StatusOr<std::unique_ptr<EchoServer>> EchoServer::Start(const Scenario& sc
   // The two responses have o and execution under numbers of their own.
   if (scenario.kind == Kind::kAttend) {
     v1::AttendResponse response;
-    absl::Status status = SetOutputShape(scenario, *response.mutable_o());
+    absl::Status status = FillOutput(scenario, *response.mutable_o());
     if (!status.ok()) return status;
     SetExecution(*response.mutable_execution());
     body = response.SerializeAsString();
   } else {
     v1::DecodeResponse response;
-    absl::Status status = SetOutputShape(scenario, *response.mutable_o());
+    absl::Status status = FillOutput(scenario, *response.mutable_o());
     if (!status.ok()) return status;
     SetExecution(*response.mutable_execution());
     body = response.SerializeAsString();

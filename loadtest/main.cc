@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "loadtest/capture.h"
 #include "loadtest/commands.h"
 
 namespace attnd::loadtest {
@@ -71,6 +72,9 @@ absl::StatusOr<std::vector<Scenario>> ReadAll(const ScenarioFlags& flags, const 
     absl::StatusOr<Scenario> parsed = ParseScenario(spec);
     if (!parsed.ok()) return parsed.status();
     scenarios.push_back(*std::move(parsed));
+  }
+  for (Scenario& scenario : scenarios) {
+    if (absl::Status status = ResolveCapture(scenario); !status.ok()) return status;
   }
   return scenarios;
 }

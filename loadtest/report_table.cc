@@ -31,7 +31,6 @@ std::string ShapeText(const Scenario& scenario) {
   const std::string heads =
       absl::StrFormat("%d/%d heads x %d, %s", scenario.heads, scenario.kv_heads, scenario.head_dim,
                       std::string(client::DataTypeName(scenario.data_type)));
-  if (!scenario.capture.empty()) return absl::StrCat("attend ", scenario.capture);
   if (scenario.kind == Kind::kAttend) {
     return absl::StrFormat("attend %d x %d queries, %d keys, %s%s", scenario.sequences,
                            scenario.tokens, scenario.kv_tokens, heads,

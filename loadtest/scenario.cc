@@ -126,6 +126,9 @@ absl::Status Set(Scenario& scenario, const std::string& name, const std::string&
 }
 
 std::string DefaultName(const Scenario& scenario) {
+  if (!scenario.capture.empty()) {
+    return absl::StrCat("capture_", scenario.prefix.empty() ? "q_k_v" : scenario.prefix);
+  }
   const std::string heads =
       absl::StrCat(scenario.heads, "x", scenario.kv_heads, "_d", scenario.head_dim, "_",
                    std::string(client::DataTypeName(scenario.data_type)));

@@ -2,9 +2,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/safetensors.h"
 #include "client/wire_decoder.h"
 #include "client/wire_encoder.h"
+#include "loadtest/capture.h"
 #include "loadtest/random_tensor.h"
 #include "loadtest/workload.h"
 
@@ -93,15 +93,11 @@ class AttendWorkload final : public Workload {
       request_.v = RandomTensor(scenario.data_type, kv_shape, options_.seed + 2);
       return absl::OkStatus();
     }
-    const auto capture = client::ReadSafetensors(scenario.capture);
-    if (!capture.ok()) return capture.status();
-    const std::pair<const char*, Tensor*> fields[] = {
-        {"q", &request_.q}, {"k", &request_.k}, {"v", &request_.v}};
-    for (const auto& [name, tensor] : fields) {
-      absl::StatusOr<Tensor> found = capture->Find(scenario.prefix + name);
-      if (!found.ok()) return found.status();
-      *tensor = *std::move(found);
-    }
+    absl::StatusOr<CapturedTensors> captured = ReadCapture(scenario);
+    if (!captured.ok()) return captured.status();
+    request_.q = std::move(captured->q);
+    request_.k = std::move(captured->k);
+    request_.v = std::move(captured->v);
     return absl::OkStatus();
   }
 

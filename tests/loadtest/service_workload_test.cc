@@ -7,6 +7,7 @@
 
 #include "client/file_bytes.h"
 #include "client/safetensors.h"
+#include "loadtest/capture.h"
 #include "loadtest/commands.h"
 #include "loadtest/echo_server.h"
 #include "loadtest/runner.h"
@@ -162,7 +163,13 @@ TEST(ServiceWorkloadTest, CapturedTensorsAreSent) {
   const std::string path = TemporaryPath("capture.safetensors");
   ASSERT_TRUE(client::WriteSafetensors(path, capture).ok());
   FakeAttentionServer server;
-  const auto workload = Prepared(server.target(), Parsed("capture=" + path + ",prefix=layer.0."));
+  Scenario scenario = Parsed("capture=" + path + ",prefix=layer.0.");
+  ASSERT_TRUE(ResolveCapture(scenario).ok());
+  EXPECT_EQ(scenario.data_type, v1::DATA_TYPE_BF16);
+  EXPECT_EQ(scenario.tokens, 2);
+  EXPECT_EQ(scenario.heads, 3);
+  EXPECT_EQ(scenario.head_dim, 4);
+  const auto workload = Prepared(server.target(), scenario);
   const RunResult result = RunRequests(*workload, 1, 3);
   EXPECT_EQ(result.ok, 3) << result.first_failure;
   EXPECT_EQ(result.tokens, 6);

@@ -1,0 +1,139 @@
+// attnload against the real server in this process: the library's commands and the binary.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "client/file_bytes.h"
+#include "nlohmann/json.hpp"
+#include "tests/support/local_server.h"
+#include "tests/support/run_program.h"
+
+namespace attnd::loadtest {
+namespace {
+
+using Json = nlohmann::json;
+
+class AttnloadE2eTest : public ::testing::Test {
+ protected:
+  // With --server and --json; the report of a run that wrote one.
+  ProgramResult Run(const std::string& command, const std::string& arguments) {
+    return RunProgram(ATTND_ATTNLOAD, command + " --server " + local_.server->address() +
+                                          " --json " + report_ + " " + arguments);
+  }
+  Json Report() {
+    const auto file = client::ReadFileBytes(report_);
+    EXPECT_TRUE(file.ok()) << file.status();
+    if (!file.ok()) return {};
+    const auto* text = reinterpret_cast<const char*>(file->data.get());
+    return Json::parse(text, text + file->size, nullptr, false);
+  }
+
+  const std::string report_ = TemporaryPath("report.json");
+  attnd::testing::LocalServer local_;
+};
+
+TEST_F(AttnloadE2eTest, AClosedLoopOfAttendIsMeasuredBesideItsFloor) {
+  const ProgramResult result =
+      Run("run", "--scenario tokens=64,heads=2,head_dim=32,workers=2 --warmup 0.1 --duration 0.5");
+  ASSERT_EQ(result.exit_code, 0) << result.output << result.errors;
+  const Json run = Report()["run"];
+  EXPECT_GT(run["result"]["ok"].get<int>(), 0);
+  EXPECT_EQ(run["result"]["ok"], run["result"]["sent"]);
+  EXPECT_GT(run["result"]["kernel_time"]["p50_us"].get<double>(), 0);
+  EXPECT_GT(run["floor"]["latency"]["p50_us"].get<double>(), 0);
+  EXPECT_NE(result.output.find(report_ + "\n"), std::string::npos)
+      << "the report's path is printed";
+}
+
+TEST_F(AttnloadE2eTest, AnOpenLoopOfDecodeStreamsKeepsItsRate) {
+  const ProgramResult result =
+      Run("run",
+          "--rate 200 --arrivals constant --max_in_flight 16 --warmup 0 --duration 1 --no_floor "
+          "--slo_ms 1000 --scenario "
+          "kind=decode,heads=2,head_dim=32,prompt=16,steps=8,mode=stream,connections=2");
+  ASSERT_EQ(result.exit_code, 0) << result.output << result.errors;
+  const Json run = Report()["run"];
+  EXPECT_EQ(run["result"]["sent"].get<int>() + run["result"]["skipped"].get<int>(), 200);
+  EXPECT_EQ(run["result"]["failed"], 0);
+  EXPECT_GT(run["within_slo_ratio"].get<double>(), 0);
+}
+
+TEST_F(AttnloadE2eTest, EveryPathOfTheWorkloadsIsServed) {
+  for (const char* scenario :
+       {"kind=decode,type=bf16,heads=4,kv_heads=2,head_dim=64,prompt=100,steps=4,layers=2,workers="
+        "3",
+        "kind=decode,type=fp16,heads=4,kv_heads=1,head_dim=80,prompt=3,sequences=3,workers=2",
+        "kind=decode,heads=2,head_dim=32,prompt=300,window=64,soft_cap=20,mode=stream",
+        "kind=attend,type=bf16,tokens=33,kv_tokens=65,sequences=3,heads=4,kv_heads=2,causal=false",
+        "kind=attend,capture=" ATTND_CAPTURE ",prefix=layers.3.,causal=false"}) {
+    const ProgramResult result = Run("run", std::string("--requests 60 --warmup 0 --no_floor ") +
+                                                "--max_failure_ratio 0 --scenario " + scenario);
+    EXPECT_EQ(result.exit_code, 0) << scenario << "\n" << result.output << result.errors;
+    EXPECT_EQ(Report()["run"]["result"]["ok"], 60) << scenario;
+  }
+  EXPECT_TRUE(local_.AwaitIdle());
+}
+
+TEST_F(AttnloadE2eTest, CompareRunsFusedNaiveAndAlone) {
+  const ProgramResult result =
+      Run("compare",
+          "--blocks 3 --block_seconds 0.1 "
+          "--scenario name=prefill,tokens=128,heads=2,head_dim=64 "
+          "--scenario name=steps,kind=decode,heads=4,head_dim=64,prompt=256,workers=4");
+  ASSERT_EQ(result.exit_code, 0) << result.output << result.errors;
+  const Json report = Report();
+  ASSERT_EQ(report["scenarios"].size(), 2U);
+  for (const Json& scenario : report["scenarios"]) {
+    for (const char* key : {"fused_tokens_per_second", "naive_tokens_per_second",
+                            "fused_over_naive", "floor_p50_us"}) {
+      EXPECT_GT(scenario[key].get<double>(), 0) << key;
+    }
+    const std::string fused = scenario["fused"]["kernels"].dump();
+    const std::string naive = scenario["naive"]["kernels"].dump();
+    EXPECT_NE(naive.find("naive"), std::string::npos) << naive;
+    EXPECT_EQ(fused.find("naive"), std::string::npos) << fused;
+  }
+  const Json& steps = report["scenarios"][1];
+  EXPECT_GT(steps["batching_on_over_off"].get<double>(), 0);
+  EXPECT_EQ(steps["alone"]["mean_batch_requests"], 1.0) << "alone is never batched";
+  EXPECT_FALSE(report["server"]["devices"].empty());
+}
+
+TEST_F(AttnloadE2eTest, FloorNeedsNoServer) {
+  const ProgramResult result =
+      RunProgram(ATTND_ATTNLOAD,
+                 "floor --duration 0.3 --scenario kind=decode,heads=32,kv_heads=8,"
+                 "head_dim=128,type=bf16,workers=1 --json " +
+                     report_);
+  ASSERT_EQ(result.exit_code, 0) << result.errors;
+  const Json floor = Report()["floors"][0];
+  // q, k and v in, o out, and little else.
+  EXPECT_NEAR(floor["request_bytes"].get<double>(), (32 + 2 * 8) * 128 * 2, 200);
+  EXPECT_NEAR(floor["reply_bytes"].get<double>(), 32 * 128 * 2, 200);
+}
+
+TEST_F(AttnloadE2eTest, AnInterruptPrintsAPartialReport) {
+  const ProgramResult result = RunProgram(
+      "timeout --preserve-status -s INT 1",
+      std::string(ATTND_ATTNLOAD) + " run --server " + local_.server->address() +
+          " --scenario tokens=16,heads=1,head_dim=8 --warmup 0 --duration 60 --no_floor --json " +
+          report_);
+  EXPECT_EQ(result.exit_code, 130) << result.errors;
+  EXPECT_NE(result.output.find("INTERRUPTED"), std::string::npos);
+  const Json run = Report()["run"]["result"];
+  EXPECT_EQ(run["interrupted"], true);
+  EXPECT_GT(run["ok"].get<int>(), 0);
+  EXPECT_EQ(run["ok"].get<int>() + run["failed"].get<int>(), run["sent"].get<int>());
+}
+
+TEST_F(AttnloadE2eTest, WrongUseAndAbsentServersHaveTheirExitCodes) {
+  EXPECT_EQ(Run("run", "--scenario heads=0").exit_code, 2);
+  EXPECT_EQ(Run("run", "--no_such_flag").exit_code, 2);
+  EXPECT_EQ(Run("run", "--scenario capture=/no/such/file").exit_code, 2);
+  EXPECT_EQ(RunProgram(ATTND_ATTNLOAD, "run --server 127.0.0.1:1 --connect_timeout 0.3").exit_code,
+            3);
+  EXPECT_EQ(RunProgram(ATTND_ATTNLOAD, "compare --help").exit_code, 0);
+}
+
+}  // namespace
+}  // namespace attnd::loadtest
