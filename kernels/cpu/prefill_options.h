@@ -8,6 +8,7 @@
 
 #include "kernels/cpu/prefill_block.h"
 #include "kernels/cpu/prefill_math.h"
+#include "kernels/cpu/prefill_rows.h"
 
 namespace attnd::kernels {
 
@@ -160,17 +161,41 @@ class PrefillOptions {
     }
   }
 
-  void AddBias(const TileSegment& segment, float* s) const {
+  // Row of the bias of packed row `row` of the block, at the first key of the tile.
+  const float* BiasRow(int row) const {
+    const std::int64_t packed = block_.row_begin + row;
+    const std::int64_t head = block_.kv_head * group_ + packed % group_;
+    return sequence_.bias + head * sequence_.bias_head_stride +
+           packed / group_ * sequence_.bias_row_stride + first_key_;
+  }
+
+  // Rows of the bias lie along the keys, scores along the rows: 4 x 4 blocks are turned.
+  HWY_NOINLINE void AddBias(const TileSegment& segment, float* s) const {
+    using Rows = PrefillRows<Target>;
+    constexpr hn::Full128<float> kBlock;
     const int lane_end = (segment.column + segment.num_columns) * kLanes;
-    for (int lane = segment.column * kLanes; lane < lane_end; ++lane) {
-      const int row = first_row_ + lane;
-      if (row >= block_.num_rows) return;
-      const std::int64_t packed = block_.row_begin + row;
-      const std::int64_t head = block_.kv_head * group_ + packed % group_;
-      const float* bias = sequence_.bias + head * sequence_.bias_head_stride +
-                          packed / group_ * sequence_.bias_row_stride + first_key_;
-      for (int key = segment.begin; key < segment.end; ++key) {
-        s[std::int64_t{key} * kTileRows + lane] += bias[key];
+    for (int lane = segment.column * kLanes; lane < lane_end; lane += 4) {
+      const int present = block_.num_rows - (first_row_ + lane);
+      if (present <= 0) return;
+      const float* bias[4];
+      // Absent rows repeat the last one: what they compute is never read.
+      for (int i = 0; i < 4; ++i) {
+        bias[i] = BiasRow(first_row_ + lane + (i < present ? i : present - 1));
+      }
+      int key = segment.begin;
+      for (; key + 4 <= segment.end; key += 4) {
+        alignas(16) std::uint32_t turned[16];
+        const std::uint32_t* rows[4];
+        for (int i = 0; i < 4; ++i) rows[i] = reinterpret_cast<const std::uint32_t*>(bias[i] + key);
+        Rows::Transpose4(rows, 4, turned, 4);
+        for (int i = 0; i < 4; ++i) {
+          float* scores = s + std::int64_t{key + i} * kTileRows + lane;
+          const auto added = hn::Load(kBlock, reinterpret_cast<const float*>(turned) + 4 * i);
+          hn::Store(hn::Add(hn::Load(kBlock, scores), added), kBlock, scores);
+        }
+      }
+      for (; key < segment.end; ++key) {
+        for (int i = 0; i < 4; ++i) s[std::int64_t{key} * kTileRows + lane + i] += bias[i][key];
       }
     }
   }
