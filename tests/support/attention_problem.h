@@ -106,6 +106,9 @@ std::vector<const kernels::KernelRow*> AttentionRows(kernels::DataType type);
 std::string CheckRow(AttentionProblem& problem, const kernels::KernelRow& row,
                      const RunSettings& settings = {});
 
+// The same check for an output computed elsewhere (a server's answer) of one sequence.
+std::string CheckOutput(AttentionProblem& problem, int sequence, const ProblemOutput& got);
+
 const char* TypeName(kernels::DataType type);
 // Unit roundoff: half a unit in the last place of 1.
 double UnitRoundoff(kernels::DataType type);

@@ -154,15 +154,18 @@ std::string CheckRow(AttentionProblem& problem, const kernels::KernelRow& row,
   }
   if (!problem.GuardsIntact()) return name() + "wrote outside its outputs";
   for (int sequence = 0; sequence < problem.num_sequences(); ++sequence) {
-    const ProblemOutput got = problem.Output(sequence);
-    for (int head = 0; head < problem.shape().num_heads; ++head) {
-      const std::string fault = CheckHead(problem, sequence, head, got);
-      if (!fault.empty()) return name() + fault;
-    }
-    const std::string fault = CheckLse(problem, sequence, got);
+    const std::string fault = CheckOutput(problem, sequence, problem.Output(sequence));
     if (!fault.empty()) return name() + fault;
   }
   return {};
+}
+
+std::string CheckOutput(AttentionProblem& problem, int sequence, const ProblemOutput& got) {
+  for (int head = 0; head < problem.shape().num_heads; ++head) {
+    std::string fault = CheckHead(problem, sequence, head, got);
+    if (!fault.empty()) return fault;
+  }
+  return CheckLse(problem, sequence, got);
 }
 
 }  // namespace attnd
