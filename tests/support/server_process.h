@@ -1,0 +1,42 @@
+// The attnd binary as a child process.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace attnd::testing {
+
+class ServerProcess {
+ public:
+  // Starts `binary` with small settings, free ports and `flags`. Its log goes to a pipe.
+  ServerProcess(const std::string& binary, const std::vector<std::string>& flags);
+  // Kills it if it still runs.
+  ~ServerProcess();
+  ServerProcess(const ServerProcess&) = delete;
+  ServerProcess& operator=(const ServerProcess&) = delete;
+
+  // Reads the log until the server serves: its address. Nothing where the process ends before.
+  std::optional<std::string> AwaitServing();
+  void Signal(int signal) const;
+  // Reads the log to its end: the exit code, or 128 + the signal that ended the process.
+  int AwaitExit();
+  // All that AwaitServing and AwaitExit have read.
+  const std::string& log() const { return log_; }
+
+  std::int64_t peak_resident_bytes() const;
+  pid_t pid() const { return pid_; }
+
+ private:
+  // False at the end of the log.
+  bool ReadMore();
+
+  pid_t pid_ = 0;
+  int log_pipe_ = -1;
+  std::string log_;
+};
+
+}  // namespace attnd::testing
