@@ -107,6 +107,18 @@ TEST_F(AdminServerTest, ServesMetricsWithTheirContentType) {
   EXPECT_EQ(answer->get_header_value("Content-Type"), "text/plain; version=0.0.4; charset=utf-8");
 }
 
+TEST_F(AdminServerTest, SpendsNoTimeOnCompression) {
+  metrics_text_ = std::string(100'000, '#') + "\n";
+  Start();
+  const auto answer =
+      Client().Get("/metrics", httplib::Headers{{"Accept-Encoding", "br, gzip, deflate"}});
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(answer->get_header_value("Content-Encoding"), "");
+  EXPECT_EQ(answer->get_header_value("Content-Length"), "100001");
+  EXPECT_EQ(answer->body, metrics_text_);
+  EXPECT_EQ(Client().Head("/metrics")->get_header_value("Content-Length"), "100001");
+}
+
 TEST_F(AdminServerTest, SaysSoWhenMetricsAreMissing) {
   metrics_text_.clear();
   Start();
