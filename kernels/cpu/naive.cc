@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "kernels/cpu/cpu_executor.h"
-#include "kernels/cpu/element.h"
 #include "kernels/cpu/kv_rows.h"
 #include "kernels/cpu/naive_gemm.h"
 #include "kernels/cpu/naive_softmax.h"
@@ -97,9 +96,9 @@ std::int64_t OutputScratchBytes(const AttentionParams& params) {
   return Align(kBlockRows * params.head_dim * 4);
 }
 
-NaiveSoftmaxFunction ChooseSoftmax() {
-  if (CpuTargetSupported(CpuTarget::kAvx512)) return &NaiveSoftmaxAvx512;
-  return CpuTargetSupported(CpuTarget::kAvx2) ? &NaiveSoftmaxAvx2 : &NaiveSoftmaxScalar;
+NaivePasses ChoosePasses() {
+  if (CpuTargetSupported(CpuTarget::kAvx512)) return NaivePassesAvx512();
+  return CpuTargetSupported(CpuTarget::kAvx2) ? NaivePassesAvx2() : NaivePassesScalar();
 }
 
 class NaiveLaunch {
@@ -107,7 +106,7 @@ class NaiveLaunch {
   NaiveLaunch(const AttentionParams& params, int num_threads, std::byte* workspace)
       : params_(params),
         format_(ChooseFormat(params.data_type)),
-        softmax_(ChooseSoftmax()),
+        passes_(ChoosePasses()),
         group_(params.num_heads / params.num_kv_heads) {
     layouts_ = reinterpret_cast<SequenceLayout*>(workspace);
     output_scratch_ =
@@ -207,14 +206,7 @@ class NaiveLaunch {
       std::memcpy(to, from, params_.head_dim * format_.element_bytes);
       return;
     }
-    auto* floats = reinterpret_cast<float*>(to);
-    if (type == DataType::kFp16) {
-      const auto* halves = reinterpret_cast<const Fp16*>(from);
-      for (int dim = 0; dim < params_.head_dim; ++dim) floats[dim] = ToFloat(halves[dim]);
-    } else {
-      const auto* brains = reinterpret_cast<const Bf16*>(from);
-      for (int dim = 0; dim < params_.head_dim; ++dim) floats[dim] = ToFloat(brains[dim]);
-    }
+    passes_.widen(from, type, params_.head_dim, reinterpret_cast<float*>(to));
   }
 
   struct Operand {
@@ -271,10 +263,10 @@ class NaiveLaunch {
     for (std::int64_t row = block.row_begin; row < block.row_end; ++row) {
       const std::int64_t local = row - block.row_begin;
       const std::int64_t token = row / group_;
-      states[local] =
-          softmax_({&sequence, token, Head(block, row), VisibleKeys(sequence, token),
-                    layout.padded_keys, Scores(block) + local * layout.padded_keys,
-                    Probabilities(block) + local * ProbabilityRowBytes(layout), format_.bf16});
+      states[local] = passes_.softmax(
+          {&sequence, token, Head(block, row), VisibleKeys(sequence, token), layout.padded_keys,
+           Scores(block) + local * layout.padded_keys,
+           Probabilities(block) + local * ProbabilityRowBytes(layout), format_.bf16});
     }
   }
 
@@ -332,7 +324,7 @@ class NaiveLaunch {
 
   const AttentionParams& params_;
   const Format format_;
-  const NaiveSoftmaxFunction softmax_;
+  const NaivePasses passes_;
   const int group_;
   SequenceLayout* layouts_;    // [num_sequences], those of the current wave filled in
   std::byte* output_scratch_;  // FP32 [kBlockRows][head_dim] a worker

@@ -1,6 +1,8 @@
-// The softmax pass of the naive row, one function a SIMD target.
+// The passes over memory that the naive row makes itself, one set a SIMD target: softmax, and
+// widening of 16-bit rows.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "kernels/attention_params.h"
@@ -28,9 +30,13 @@ struct NaiveSoftmaxState {
   float row_sum;
 };
 
-using NaiveSoftmaxFunction = NaiveSoftmaxState (*)(const NaiveSoftmaxRow& row);
-NaiveSoftmaxState NaiveSoftmaxScalar(const NaiveSoftmaxRow& row);
-NaiveSoftmaxState NaiveSoftmaxAvx2(const NaiveSoftmaxRow& row);
-NaiveSoftmaxState NaiveSoftmaxAvx512(const NaiveSoftmaxRow& row);
+struct NaivePasses {
+  NaiveSoftmaxState (*softmax)(const NaiveSoftmaxRow& row);
+  // to[i] = FP32 of element i of `count` FP16 or BF16 elements at `from` (any alignment).
+  void (*widen)(const std::byte* from, DataType type, int count, float* to);
+};
+NaivePasses NaivePassesScalar();
+NaivePasses NaivePassesAvx2();
+NaivePasses NaivePassesAvx512();
 
 }  // namespace attnd::kernels

@@ -2,6 +2,6 @@
 
 namespace attnd::kernels {
 
-NaiveSoftmaxState NaiveSoftmaxAvx2(const NaiveSoftmaxRow& row) { return SoftmaxRow(row); }
+NaivePasses NaivePassesAvx2() { return {&SoftmaxRow, &WidenRow}; }
 
 }  // namespace attnd::kernels

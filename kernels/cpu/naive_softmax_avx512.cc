@@ -2,6 +2,6 @@
 
 namespace attnd::kernels {
 
-NaiveSoftmaxState NaiveSoftmaxAvx512(const NaiveSoftmaxRow& row) { return SoftmaxRow(row); }
+NaivePasses NaivePassesAvx512() { return {&SoftmaxRow, &WidenRow}; }
 
 }  // namespace attnd::kernels

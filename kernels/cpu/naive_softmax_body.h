@@ -1,8 +1,9 @@
-// The softmax pass in Highway; included once by each naive_softmax_<target>.cc.
+// The passes in Highway; included once by each naive_softmax_<target>.cc.
 #pragma once
 
 #include <cstring>
 
+#include "kernels/cpu/element.h"
 #include "kernels/cpu/naive_softmax.h"
 #include "kernels/cpu/simd_math.h"
 
@@ -126,6 +127,27 @@ inline NaiveSoftmaxState SoftmaxRow(const NaiveSoftmaxRow& row) {
   }
   StoreZeros(row, end, row.padded_keys);
   return {row_max, hn::GetLane(hn::SumOfLanes(d, sum))};
+}
+
+inline void WidenRow(const std::byte* from, DataType type, int count, float* to) {
+  const FloatTag d;
+  int i = 0;
+  if (type == DataType::kFp16) {
+    const hn::Rebind<hwy::float16_t, FloatTag> half;
+    for (; i + kLanes <= count; i += kLanes) {
+      const auto* elements = reinterpret_cast<const hwy::float16_t*>(from + 2 * i);
+      hn::StoreU(hn::PromoteTo(d, hn::LoadU(half, elements)), d, to + i);
+    }
+  } else {
+    const hn::Rebind<std::uint16_t, FloatTag> d16;
+    const hn::RebindToUnsigned<FloatTag> du;
+    for (; i + kLanes <= count; i += kLanes) {
+      const auto* elements = reinterpret_cast<const std::uint16_t*>(from + 2 * i);
+      const auto bits = hn::ShiftLeft<16>(hn::PromoteTo(du, hn::LoadU(d16, elements)));
+      hn::StoreU(hn::BitCast(d, bits), d, to + i);
+    }
+  }
+  for (; i < count; ++i) to[i] = LoadElement(from, type, i);
 }
 
 }  // namespace

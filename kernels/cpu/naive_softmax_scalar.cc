@@ -2,6 +2,6 @@
 
 namespace attnd::kernels {
 
-NaiveSoftmaxState NaiveSoftmaxScalar(const NaiveSoftmaxRow& row) { return SoftmaxRow(row); }
+NaivePasses NaivePassesScalar() { return {&SoftmaxRow, &WidenRow}; }
 
 }  // namespace attnd::kernels
