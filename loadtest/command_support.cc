@@ -4,7 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/attention_client.h"
 #include "loadtest/commands.h"
-#include "loadtest/echo_server.h"
+#include "loadtest/echo_process.h"
 #include "loadtest/runner.h"
 #include "loadtest/workload.h"
 #include "nlohmann/json.hpp"
@@ -13,7 +13,7 @@ namespace attnd::loadtest {
 
 absl::StatusOr<FloorResult> MeasureFloor(const CommonOptions& common, const Scenario& scenario,
                                          double seconds) {
-  absl::StatusOr<std::unique_ptr<EchoServer>> echo = EchoServer::Start(scenario);
+  absl::StatusOr<std::unique_ptr<EchoProcess>> echo = EchoProcess::Start(common.program, scenario);
   if (!echo.ok()) return echo.status();
   FloorResult floor;
   {
@@ -32,8 +32,9 @@ absl::StatusOr<FloorResult> MeasureFloor(const CommonOptions& common, const Scen
     run.interrupt = common.interrupt;
     floor.run = Runner(run, *workload, client::SystemTime()).Run();
   }
-  floor.request_bytes = (*echo)->request_bytes();
-  floor.reply_bytes = (*echo)->reply_bytes();
+  const EchoProcess::Bytes bytes = (*echo)->Stop();
+  floor.request_bytes = bytes.request;
+  floor.reply_bytes = bytes.reply;
   return floor;
 }
 

@@ -30,6 +30,7 @@ struct CommonOptions {
   std::string json_path;  // empty: none
   bool progress = true;   // on standard error
   std::vector<std::string> command;
+  std::string program;  // attnload itself, which also serves the echo
   const std::atomic<bool>* interrupt = nullptr;
 };
 
@@ -64,7 +65,7 @@ int RunCompare(const CommonOptions& common, const CompareOptions& compare);
 
 // What the subcommands share.
 
-// The scenario against a fresh echo server, closed loop.
+// The scenario against a fresh echo process, closed loop.
 absl::StatusOr<FloorResult> MeasureFloor(const CommonOptions& common, const Scenario& scenario,
                                          double seconds);
 // Waits for a connection and asks the server what it is; the status says what is wrong.

@@ -1,4 +1,4 @@
-// The transport's floor: a gRPC server in this process that takes the same calls with the same
+// The transport's floor: a gRPC server that takes the same calls with the same
 // bytes in and out as attnd, and computes nothing. What a scenario costs against it is what gRPC,
 // the kernel and this client cost.
 #pragma once

@@ -10,6 +10,7 @@
 
 #include "loadtest/capture.h"
 #include "loadtest/commands.h"
+#include "loadtest/echo_process.h"
 
 namespace attnd::loadtest {
 namespace {
@@ -137,7 +138,8 @@ CLI::App* AddRun(CLI::App& app, Flags& flags) {
 
 CLI::App* AddFloor(CLI::App& app, Flags& flags) {
   CLI::App* floor = app.add_subcommand(
-      "floor", "the transport alone: an echo server in this process, same bytes in and out");
+      "floor",
+      "the transport alone: an echo server in a process of its own, same bytes in and out");
   AddCommonFlags(*floor, flags.common, false);
   AddScenarioFlags(*floor, flags.scenarios);
   floor->add_option("--duration", flags.floor.duration_seconds, "measured seconds a scenario")
@@ -197,15 +199,27 @@ int Main(int argc, char** argv) {
   flags.common.progress = isatty(STDERR_FILENO) != 0;
   flags.common.command.assign(argv, argv + argc);
   flags.common.interrupt = &interrupted;
+  // By link, not by argv: the file may stand anywhere on the search path.
+  flags.common.program = "/proc/self/exe";
   const CLI::App* run = AddRun(app, flags);
   const CLI::App* floor = AddFloor(app, flags);
   AddCompare(app, flags);
+  // What EchoProcess starts; of no use to people.
+  CLI::App* echo = app.add_subcommand("echo", "")->group("");
+  AddScenarioFlags(*echo, flags.scenarios);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     const bool wanted = error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success);
     app.exit(error);
     return wanted ? kExitOk : kExitUsage;
+  }
+  if (echo->parsed()) {
+    // Ctrl-C reaches the whole foreground group: the parent ends this process when it has reported.
+    std::signal(SIGINT, SIG_IGN);
+    const auto scenario =
+        ParseScenario(flags.scenarios.specs.empty() ? "" : flags.scenarios.specs[0]);
+    return scenario.ok() ? ServeEcho(*scenario) : Fail(scenario.status(), kExitUsage);
   }
   std::signal(SIGINT, OnInterrupt);
   std::signal(SIGTERM, OnInterrupt);

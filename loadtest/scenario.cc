@@ -206,6 +206,24 @@ std::int64_t TokensPerRequest(const Scenario& scenario) {
                                         : scenario.sequences;
 }
 
+std::string ScenarioSpec(const Scenario& scenario) {
+  const bool attend = scenario.kind == Kind::kAttend;
+  std::string text = absl::StrCat("kind=", attend ? "attend" : "decode",
+                                  ",type=", std::string(client::DataTypeName(scenario.data_type)),
+                                  ",heads=", scenario.heads, ",kv_heads=", scenario.kv_heads);
+  absl::StrAppend(&text, ",head_dim=", scenario.head_dim, ",sequences=", scenario.sequences,
+                  ",connections=", scenario.connections, ",workers=", scenario.workers);
+  if (attend) {
+    absl::StrAppend(&text, ",tokens=", scenario.tokens, ",kv_tokens=", scenario.kv_tokens,
+                    ",causal=", scenario.causal ? "true" : "false");
+  } else {
+    absl::StrAppend(&text, ",prompt=", scenario.prompt, ",steps=", scenario.steps,
+                    ",layers=", scenario.layers,
+                    ",mode=", scenario.mode == CallMode::kUnary ? "unary" : "stream");
+  }
+  return text;
+}
+
 std::string ScenarioHelp() {
   std::string text = "Scenario keys (key=value, separated by commas):\n";
   for (const Key& key : kKeys) {

@@ -54,6 +54,10 @@ absl::StatusOr<std::vector<Scenario>> ReadScenarios(const std::string& yaml_path
 // Query tokens that one request answers.
 std::int64_t TokensPerRequest(const Scenario& scenario);
 
+// Key=value text of everything that shapes requests and replies (not the name, nor a capture, whose
+// shape it tells instead): ParseScenario reads it back.
+std::string ScenarioSpec(const Scenario& scenario);
+
 // The keys and their meaning, for --help.
 std::string ScenarioHelp();
 

@@ -40,6 +40,19 @@ TEST(ScenarioTest, KeysAreReadAndDefaultsFilledIn) {
   EXPECT_EQ(TokensPerRequest(*attend), 300);
 }
 
+TEST(ScenarioTest, SpecsReadBackAsTheSameShape) {
+  for (const char* text : {"tokens=100,sequences=3,causal=false,type=fp16,kv_tokens=7",
+                           "kind=decode,heads=32,kv_heads=8,head_dim=128,prompt=9,steps=2,layers=3,"
+                           "mode=stream,connections=2,workers=5"}) {
+    const Scenario scenario = ParseScenario(text).value();
+    const auto again = ParseScenario(ScenarioSpec(scenario));
+    ASSERT_TRUE(again.ok()) << again.status();
+    EXPECT_EQ(ScenarioSpec(*again), ScenarioSpec(scenario));
+    EXPECT_EQ(again->name, scenario.name);
+    EXPECT_EQ(again->workers, scenario.workers);
+  }
+}
+
 TEST(ScenarioTest, WrongValuesNameTheirKey) {
   for (const char* text :
        {"heads=0", "heads=", "head_dim=257", "head_dim=64x", "tokens=-1", "type=int8", "kind=train",

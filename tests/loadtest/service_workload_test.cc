@@ -9,6 +9,7 @@
 #include "client/safetensors.h"
 #include "loadtest/capture.h"
 #include "loadtest/commands.h"
+#include "loadtest/echo_process.h"
 #include "loadtest/echo_server.h"
 #include "loadtest/runner.h"
 #include "loadtest/workload.h"
@@ -57,6 +58,7 @@ CommonOptions Common(const FakeAttentionServer& server, const std::string& json_
   common.progress = false;
   common.timeout_seconds = 5;
   common.command = {"attnload", "test"};
+  common.program = ATTND_ATTNLOAD;
   return common;
 }
 
@@ -201,6 +203,28 @@ TEST(ServiceWorkloadTest, TheEchoMovesTheSameBytes) {
     EXPECT_LT((*echo)->reply_bytes(), o_bytes + 200);
     EXPECT_GT((*echo)->request_bytes(), o_bytes);
   }
+}
+
+TEST(ServiceWorkloadTest, TheEchoProcessServesAndTellsItsSizes) {
+  const Scenario scenario = Parsed("kind=decode,heads=4,head_dim=64,workers=1");
+  auto echo = EchoProcess::Start(ATTND_ATTNLOAD, scenario);
+  ASSERT_TRUE(echo.ok()) << echo.status();
+  ServiceWorkloadOptions options;
+  options.scenario = scenario;
+  options.transport.target = (*echo)->target();
+  options.fill_cache = false;
+  {
+    const auto workload = MakeServiceWorkload(options);
+    ASSERT_TRUE(workload->Prepare(1).ok());
+    EXPECT_EQ(RunRequests(*workload, 1, 20).ok, 20);
+  }
+  const EchoProcess::Bytes bytes = (*echo)->Stop();
+  EXPECT_NEAR(static_cast<double>(bytes.request), 3 * 4 * 64 * 4, 200);
+  EXPECT_NEAR(static_cast<double>(bytes.reply), 4 * 64 * 4, 200);
+  EXPECT_EQ(EchoProcess::Start("/no/such/program", scenario).status().code(),
+            absl::StatusCode::kUnavailable);
+  EXPECT_EQ(EchoProcess::Start("/bin/false", scenario).status().code(),
+            absl::StatusCode::kUnavailable);
 }
 
 TEST(ServiceWorkloadTest, RunExitsWithFailureAboveTheAllowedRatio) {
