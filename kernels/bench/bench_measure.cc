@@ -55,12 +55,27 @@ Timing Summarise(std::vector<double> ms) {
   return {at(0.5), (at(0.75) - at(0.25)) / at(0.5)};
 }
 
-// Blocks of all sides in turn, another side first each round.
-void RunRounds(std::vector<Side*>& sides, const MeasureOptions& options) {
+struct CeilingSamples {
+  std::vector<double> fp32, bf16, read;
+
+  void Add(const CpuCeilings& ceilings) {
+    fp32.push_back(ceilings.fp32_flops_per_second);
+    bf16.push_back(ceilings.bf16_flops_per_second);
+    read.push_back(ceilings.read_bytes_per_second);
+  }
+  CpuCeilings Median() const {
+    return {Summarise(fp32).ms, Summarise(bf16).ms, Summarise(read).ms};
+  }
+};
+
+// Blocks of all sides in turn, another side first each round; `measure_ceilings` before each.
+void RunRounds(std::vector<Side*>& sides, const MeasureOptions& options,
+               const std::function<void()>& measure_ceilings) {
   for (Side* side : sides) Calibrate(*side, options.block_seconds);
   const Clock::time_point begin = Clock::now();
   for (int round = 0; round < options.min_rounds || SecondsSince(begin) < options.seconds;
        ++round) {
+    if (measure_ceilings) measure_ceilings();
     for (std::size_t i = 0; i < sides.size(); ++i) {
       Side& side = *sides[(i + round) % sides.size()];
       side.ms.push_back(side.run(side.calls) / side.calls * 1e3);
@@ -138,7 +153,6 @@ CaseResult MeasureCase(const BenchCase& bench_case, const DeviceLimits& limits,
                    nullptr};
   result.cost = kernel.plan.cost;
   result.naive_cost = naive.plan.cost;
-  result.floor = FloorOf(*result.row, bench_case.data_type, result.cost, ceilings);
   result.workspace_bytes = kernel.plan.workspace_bytes;
   result.naive_workspace_bytes = naive.plan.workspace_bytes;
 
@@ -160,7 +174,17 @@ CaseResult MeasureCase(const BenchCase& bench_case, const DeviceLimits& limits,
     result.peer_name = peer->name();
     sides.push_back(&peer_side);
   }
-  RunRounds(sides, options);
+  result.ceilings = ceilings;
+  if (options.ceiling_seconds > 0) {
+    CeilingSamples samples;
+    RunRounds(sides, options, [&] {
+      samples.Add(MeasureCpuCeilings(limits.cpu_target, executor, options.ceiling_seconds));
+    });
+    result.ceilings = samples.Median();
+  } else {
+    RunRounds(sides, options, nullptr);
+  }
+  result.floor = FloorOf(*result.row, bench_case.data_type, result.cost, result.ceilings);
   result.timing = Summarise(kernel_side.ms);
   if (!naive_side.ms.empty()) result.naive = Summarise(naive_side.ms);
   if (!peer_side.ms.empty()) result.peer = Summarise(peer_side.ms);

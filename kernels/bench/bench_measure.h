@@ -16,6 +16,9 @@ struct MeasureOptions {
   double seconds = 3;  // of each case, about
   int min_rounds = 5;  // blocks of every side at least
   double block_seconds = 0.03;
+  // The machine's ceilings are measured for so long in every round too, so that a drifting clock or
+  // a busy neighbour moves both; 0: those of the start hold.
+  double ceiling_seconds = 0;
   std::int64_t max_naive_bytes = std::int64_t{4} << 30;  // naive is not run above this workspace
 };
 
@@ -38,6 +41,7 @@ struct CaseResult {
   const KernelRow* naive_row = nullptr;
   KernelCost cost;
   KernelCost naive_cost;
+  CpuCeilings ceilings;  // medians of this case's rounds
   Floor floor;
   Timing timing;
   std::optional<Timing> naive, peer;

@@ -96,6 +96,9 @@ std::vector<std::string> ResultLines(const CaseResult& result, const RunInfo& ru
   Json line = Line(result, *result.row, OperationName(result.bench_case.operation), result.cost,
                    result.timing, result.floor);
   line["device"] = run.device;
+  line["fp32_gflops"] = Rounded(result.ceilings.fp32_flops_per_second / 1e9);
+  line["bf16_gflops"] = Rounded(result.ceilings.bf16_flops_per_second / 1e9);
+  line["read_gbps"] = Rounded(result.ceilings.read_bytes_per_second / 1e9);
   if (result.naive.has_value()) line["naive_ms"] = Rounded(result.naive->ms);
   if (result.peer.has_value()) {
     line["peer"] = result.peer_name;
@@ -108,7 +111,7 @@ std::vector<std::string> ResultLines(const CaseResult& result, const RunInfo& ru
   std::vector<std::string> lines = {line.dump()};
   if (result.naive.has_value()) {
     const Floor floor =
-        FloorOf(*result.naive_row, result.bench_case.data_type, result.naive_cost, run.ceilings);
+        FloorOf(*result.naive_row, result.bench_case.data_type, result.naive_cost, result.ceilings);
     Json naive = Line(result, *result.naive_row, "naive", result.naive_cost, *result.naive, floor);
     naive["device"] = run.device;
     naive["workspace_bytes"] = result.naive_workspace_bytes;

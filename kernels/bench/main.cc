@@ -57,7 +57,8 @@ void AddFlags(CLI::App& app, Options& options) {
   app.add_option("--rounds", options.measure.min_rounds, "Blocks of every side, at least")
       ->check(CLI::Range(1, 10000))
       ->capture_default_str();
-  app.add_option("--ceiling_seconds", options.ceiling_seconds, "Time of each ceiling")
+  app.add_option("--ceiling_seconds", options.ceiling_seconds,
+                 "Time of each ceiling at the start; a tenth of it in every round of a case")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_option("--max_naive_gib", options.naive_gib,
@@ -109,6 +110,7 @@ int Main(int argc, char** argv) {
   CLI::App app("Times attnd's kernels. Every result is checked first.", "attnbench");
   AddFlags(app, options);
   CLI11_PARSE(app, argc, argv);
+  options.measure.ceiling_seconds = options.ceiling_seconds / 10;
   options.measure.max_naive_bytes = static_cast<std::int64_t>(options.naive_gib * (1 << 30));
 
   DeviceLimits limits;
