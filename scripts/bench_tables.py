@@ -64,6 +64,7 @@ COLUMNS = {
     "floor_ms": ("floor ms", lambda line: number(line["floor_ms"])),
     "share": ("of floor", lambda line: f"{100 * line['fraction_of_floor']:.0f} %"),
     "bound": ("bound by", lambda line: line["binding_unit"]),
+    "read": ("read ceiling GB/s", lambda line: number(line.get("read_gbps"))),
     "naive_ms": ("naive ms", lambda line: number(line.get("naive_ms"))),
     "over_naive": ("over naive", lambda line: times(ratio(line, "naive_ms"))),
     "peer": ("peer", lambda line: line.get("peer", "-")),
@@ -122,7 +123,7 @@ def table(spec):
             notes.append(f"over {label}: {min(ratios):.2f}x at least, {geometric_mean(ratios):.2f}x geometric mean")
     source = f"{head['device']}, {head['date'][:10]}, commit {head['commit']}: `{head['command']}`"
     if "fp32_gflops" in head:
-        source += (f"; measured ceilings: FP32 {head['fp32_gflops']} GFLOP/s, BF16 {head['bf16_gflops']} GFLOP/s, "
+        source += (f"; ceilings at its start: FP32 {head['fp32_gflops']} GFLOP/s, BF16 {head['bf16_gflops']} GFLOP/s, "
                    f"memory read {head['read_gbps']} GB/s")
     return text + "\n" + (". ".join(notes) + ".\n" if notes else "") + source + ".\n"
 
