@@ -26,6 +26,8 @@ function(attnd_test name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "TIMEOUT" "SOURCES;LIBRARIES;LABELS")
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE attnd_options ${arg_LIBRARIES} GTest::gtest GTest::gmock GTest::gtest_main)
+  # The tests' own code needs no more optimisation, and compiles in two thirds of the time.
+  target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)
   endif()

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Installs what the build needs, by apt, on Debian 12 and Ubuntu 24.04. Does nothing, quickly, when all is there.
 #
-#   scripts/setup.sh [--lint] [--capture] [--bare]
+#   scripts/setup.sh [--lint] [--fuzz] [--capture] [--bare]
 #     (none)     compiler, CMake, libraries: enough to build and run everything
 #     --lint     clang-format and clang-tidy 14, shellcheck, codespell
+#     --fuzz     clang 14 with libFuzzer, for scripts/fuzz.sh
 #     --capture  Python virtual environments, for scripts/capture_qkv.py
 #     --bare     debootstrap, for scripts/bare_system_test.sh
 set -euo pipefail
@@ -20,6 +21,7 @@ packages=(
 for argument in "$@"; do
   case "$argument" in
     --lint) packages+=(clang-format-14 clang-tidy-14 shellcheck codespell) ;;
+    --fuzz) packages+=(clang-14 libclang-rt-14-dev) ;;
     --capture) packages+=(python3-venv) ;;
     --bare) packages+=(debootstrap) ;;
     -h | --help) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; exit 0 ;;

@@ -105,7 +105,7 @@ else
     preset_part tsan
   fi
   if [[ $tier == full ]]; then
-    scripts/setup.sh --bare
+    scripts/setup.sh --fuzz --bare
     run_ctest "slow tests" release-slow
     check "fuzz" scripts/fuzz.sh --seconds 120 || true
     check "bare system" scripts/bare_system_test.sh || true

@@ -5,6 +5,7 @@
 """
 
 import argparse
+import functools
 import pathlib
 import re
 import subprocess
@@ -73,6 +74,7 @@ def commands(text):
     return found
 
 
+@functools.cache
 def help_of(name, *arguments):
     program = next((found for found in pathlib.Path(programs).rglob(name) if found.is_file()), None)
     if program is None:
