@@ -91,7 +91,8 @@ absl::StatusOr<Tensor> TensorFromFloats(v1::DataType type, std::vector<std::int6
   auto* halves = reinterpret_cast<std::uint16_t*>(memory.get());
   switch (type) {
     case v1::DATA_TYPE_FP32:
-      std::memcpy(memory.get(), values.data(), values.size_bytes());
+      // An empty span may have no address, which memcpy must not see.
+      if (!values.empty()) std::memcpy(memory.get(), values.data(), values.size_bytes());
       break;
     case v1::DATA_TYPE_FP16:
       Fp16FromFloats(values, {halves, values.size()});
