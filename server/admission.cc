@@ -10,38 +10,16 @@ namespace attnd {
 namespace {
 
 absl::Status PositionStatus(const LayerProgress& progress, const StepClaim& claim) {
-  v1::ErrorDetail detail;
-  detail.set_reason(v1::REASON_POSITION);
-  detail.set_field("position");
-  detail.set_step_index(-1);
-  detail.set_cached_tokens(progress.length);
-  detail.set_epoch(progress.epoch);
-  return ErrorStatus(absl::StatusCode::kFailedPrecondition, detail,
+  return LayerStatus(absl::StatusCode::kFailedPrecondition, v1::REASON_POSITION, "position",
+                     progress,
                      absl::StrCat("position ", claim.position, " with ", claim.num_tokens,
                                   " tokens in epoch ", claim.epoch, " does not fit a layer of ",
                                   progress.length, " tokens in epoch ", progress.epoch));
 }
 
-absl::Status StaleEpochStatus(const LayerProgress& progress, const StepClaim& claim) {
-  v1::ErrorDetail detail;
-  detail.set_reason(v1::REASON_STALE_EPOCH);
-  detail.set_field("epoch");
-  detail.set_step_index(-1);
-  detail.set_cached_tokens(progress.length);
-  detail.set_epoch(progress.epoch);
-  return ErrorStatus(
-      absl::StatusCode::kFailedPrecondition, detail,
-      absl::StrCat("epoch ", claim.epoch, " is over: the layer is in epoch ", progress.epoch));
-}
-
 absl::Status WindowPassedStatus(const LayerProgress& progress, std::int64_t needed) {
-  v1::ErrorDetail detail;
-  detail.set_reason(v1::REASON_WINDOW_PASSED);
-  detail.set_field("position");
-  detail.set_step_index(-1);
-  detail.set_cached_tokens(progress.length);
-  detail.set_epoch(progress.epoch);
-  return ErrorStatus(absl::StatusCode::kFailedPrecondition, detail,
+  return LayerStatus(absl::StatusCode::kFailedPrecondition, v1::REASON_WINDOW_PASSED, "position",
+                     progress,
                      absl::StrCat("needs keys from token ", needed,
                                   " on, but the layer's window "
                                   "has freed those below ",
@@ -88,19 +66,17 @@ LayerRules RulesOf(const SequenceShape& shape, std::int32_t layer,
 StepVerdict JudgeStep(const LayerRules& rules, const LayerProgress& progress,
                       const StepClaim& claim) {
   if (claim.epoch < progress.epoch) {
-    return {StaleEpochStatus(progress, claim),
+    return {LayerStatus(absl::StatusCode::kFailedPrecondition, v1::REASON_STALE_EPOCH, "epoch",
+                        progress,
+                        absl::StrCat("epoch ", claim.epoch, " is over: the layer is in epoch ",
+                                     progress.epoch)),
             claim.has_kv ? StepKind::kAppend : StepKind::kAttendOnly};
   }
   if (!claim.has_kv) return JudgeAttendOnly(rules, progress, claim);
 
   // Written so that no sum of client values can overflow.
   if (claim.position > rules.max_tokens - claim.num_tokens) {
-    v1::ErrorDetail detail;
-    detail.set_reason(v1::REASON_LIMIT);
-    detail.set_field("position");
-    detail.set_step_index(-1);
-    detail.set_cached_tokens(progress.length);
-    return {ErrorStatus(absl::StatusCode::kOutOfRange, detail,
+    return {LayerStatus(absl::StatusCode::kOutOfRange, v1::REASON_LIMIT, "position", progress,
                         absl::StrCat("position ", claim.position, " with ", claim.num_tokens,
                                      " tokens passes max_tokens ", rules.max_tokens)),
             StepKind::kAppend};
@@ -148,6 +124,17 @@ std::int64_t PassedTokens(const LayerRules& rules, std::int64_t length) {
 bool CanContinueFrom(const LayerRules& rules, const LayerProgress& progress, std::int64_t length) {
   if (length >= progress.length) return true;
   return FirstVisible(rules, length) >= progress.freed_tokens;
+}
+
+absl::Status LayerStatus(absl::StatusCode code, v1::Reason reason, std::string_view field,
+                         const LayerProgress& progress, std::string_view message) {
+  v1::ErrorDetail detail;
+  detail.set_reason(reason);
+  detail.set_field(field.data(), field.size());
+  detail.set_step_index(-1);
+  detail.set_cached_tokens(progress.length);
+  detail.set_epoch(progress.epoch);
+  return ErrorStatus(code, detail, message);
 }
 
 absl::Status AtStep(const absl::Status& status, std::int32_t step_index) {

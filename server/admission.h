@@ -4,9 +4,10 @@
 
 #include <cstdint>
 #include <optional>
-#include <string>
+#include <string_view>
 
 #include "absl/status/status.h"
+#include "attnd/v1/attention.pb.h"
 #include "server/clock.h"
 #include "server/sequence_state.h"
 
@@ -57,6 +58,10 @@ LayerProgress AfterTruncate(const LayerProgress& progress, std::int64_t num_toke
 std::int64_t PassedTokens(const LayerRules& rules, std::int64_t length);
 // Whether the layer can go on from `length` (its next query would need freed keys otherwise).
 bool CanContinueFrom(const LayerRules& rules, const LayerProgress& progress, std::int64_t length);
+
+// An error that tells where the layer is: its length and epoch.
+absl::Status LayerStatus(absl::StatusCode code, v1::Reason reason, std::string_view field,
+                         const LayerProgress& progress, std::string_view message);
 
 // The same status with steps[index] as its place, unless it names one already.
 absl::Status AtStep(const absl::Status& status, std::int32_t step_index);

@@ -100,7 +100,7 @@ void Scheduler::Impl::Launch(const BatchDecision& decision, Clock::TimePoint now
   // a later one may build on an earlier one's pages.
   backend.Submit(std::move(batch), [this, state = std::move(running)](std::unique_ptr<Batch> done,
                                                                       BatchResult result) mutable {
-    OnBatchDone(std::move(state), std::move(done), std::move(result));
+    OnBatchDone(std::move(state), std::move(done), result);
   });
 }
 

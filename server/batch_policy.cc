@@ -61,11 +61,22 @@ bool Leads(const QueueView& view, bool prefill_turn, const Ranked& a, const Rank
   return OrderKey(left, a) < OrderKey(right, b);
 }
 
-BatchDecision TakeAlone(const QueueEntry& entry, std::size_t index, std::int32_t tokens) {
+// Whether `entry` may share the launch that `first` leads.
+bool MayJoin(const QueueEntry& first, const QueueEntry& entry) {
+  return entry.shape_class == first.shape_class && entry.queue_class == first.queue_class &&
+         !entry.alone;
+}
+
+BatchDecision TakeAlone(const BatchPolicyConfig& config, const QueueEntry& entry, std::size_t index,
+                        double work_budget) {
+  std::int32_t tokens = entry.prefill.tokens;
+  if (entry.queue_class == QueueClass::kPrefill && entry.prefill.divisible) {
+    tokens = TokensWithin(entry.prefill, work_budget);
+  }
   BatchDecision decision;
   decision.kind = BatchDecision::Kind::kDispatch;
   decision.closed = BatchClosed::kAlone;
-  decision.takes.push_back({index, entry.sequences, tokens});
+  decision.takes.push_back({index, std::min(entry.sequences, config.max_batch_sequences), tokens});
   return decision;
 }
 
@@ -152,6 +163,22 @@ Clock::TimePoint LaunchTime(const BatchPolicyConfig& config, const QueueView& vi
   return full ? oldest : oldest + config.max_queue_delay;
 }
 
+BatchDecision TakeTogether(const BatchPolicyConfig& config, const QueueView& view,
+                           double work_budget, RankedList& joining, bool others_wait) {
+  std::sort(joining.begin(), joining.end(), [&](const Ranked& a, const Ranked& b) {
+    return OrderKey(view.entries[a.entry], a) < OrderKey(view.entries[b.entry], b);
+  });
+  BatchBuilder builder(config, work_budget);
+  bool open = true;
+  for (const Ranked& r : joining) {
+    open = builder.Add(view.entries[r.entry], r.entry);
+    if (!open) break;
+  }
+  BatchDecision decision = builder.Finish();
+  if (open && others_wait) decision.closed = BatchClosed::kShape;
+  return decision;
+}
+
 }  // namespace
 
 double WorkOf(const PrefillWork& prefill, std::int32_t tokens) {
@@ -195,56 +222,33 @@ BatchDecision DecideBatch(const BatchPolicyConfig& config, const QueueView& view
   RankedList ranked;
   ranked.reserve(view.entries.size());
   for (std::size_t i = 0; i < view.entries.size(); ++i) {
-    if (!MayLaunch(view, view.entries[i])) continue;
-    ranked.push_back({i, 0, DueTime(view.entries[i])});
+    if (MayLaunch(view, view.entries[i])) ranked.push_back({i, 0, DueTime(view.entries[i])});
   }
   if (ranked.empty()) return decision;
   TagByTenant(view, ranked);
 
   const bool prefill_turn = view.decode_time_since_prefill >= config.prefill_chunk_time;
-  Clock::TimePoint wait_until = Clock::kNever;
+  const double chunk_seconds = std::chrono::duration<double>(config.prefill_chunk_time).count();
   while (!ranked.empty()) {
     const Ranked leader = *std::min_element(
         ranked.begin(), ranked.end(),
         [&](const Ranked& a, const Ranked& b) { return Leads(view, prefill_turn, a, b); });
     const QueueEntry& first = view.entries[leader.entry];
-    const double budget = view.work_per_second[first.shape_class] *
-                          std::chrono::duration<double>(config.prefill_chunk_time).count();
-    if (first.alone) {
-      std::int32_t tokens = first.prefill.tokens;
-      if (first.queue_class == QueueClass::kPrefill && first.prefill.divisible) {
-        tokens = TokensWithin(first.prefill, budget);
-      }
-      return TakeAlone(first, leader.entry, tokens);
-    }
-    const auto joins = [&](const Ranked& r) {
-      const QueueEntry& entry = view.entries[r.entry];
-      return entry.shape_class == first.shape_class && entry.queue_class == first.queue_class &&
-             !entry.alone;
-    };
-    const auto split = std::partition(ranked.begin(), ranked.end(), joins);
+    const double budget = view.work_per_second[first.shape_class] * chunk_seconds;
+    if (first.alone) return TakeAlone(config, first, leader.entry, budget);
+
+    const auto split = std::partition(ranked.begin(), ranked.end(), [&](const Ranked& r) {
+      return MayJoin(first, view.entries[r.entry]);
+    });
     RankedList joining(ranked.begin(), split);
     const Clock::TimePoint launch_time = LaunchTime(config, view, joining);
-    if (launch_time > now) {  // let it wait; another class may be due
-      wait_until = std::min(wait_until, launch_time);
-      ranked.erase(ranked.begin(), split);
-      continue;
+    if (launch_time <= now) {
+      return TakeTogether(config, view, budget, joining, /*others_wait=*/split != ranked.end());
     }
-    std::sort(joining.begin(), joining.end(), [&](const Ranked& a, const Ranked& b) {
-      return OrderKey(view.entries[a.entry], a) < OrderKey(view.entries[b.entry], b);
-    });
-    BatchBuilder builder(config, budget);
-    bool open = true;
-    for (const Ranked& r : joining) {
-      open = builder.Add(view.entries[r.entry], r.entry);
-      if (!open) break;
-    }
-    decision = builder.Finish();
-    if (open && split != ranked.end()) decision.closed = BatchClosed::kShape;
-    return decision;
+    decision.kind = BatchDecision::Kind::kWait;  // unless another class is due
+    decision.wait_until = std::min(decision.wait_until, launch_time);
+    ranked.erase(ranked.begin(), split);
   }
-  decision.kind = BatchDecision::Kind::kWait;
-  decision.wait_until = wait_until;
   return decision;
 }
 

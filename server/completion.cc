@@ -57,7 +57,7 @@ Outbox::~Outbox() {
 }
 
 void Scheduler::Impl::OnBatchDone(std::unique_ptr<RunningBatch> running,
-                                  std::unique_ptr<Batch> batch, BatchResult result) {
+                                  std::unique_ptr<Batch> batch, const BatchResult& result) {
   Outbox outbox;
   MutexLock lock(mutex);
   const Clock::TimePoint now = clock.Now();

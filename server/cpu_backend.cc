@@ -80,7 +80,7 @@ class CpuBackend::Pool {
   std::byte* data() const {
     const auto address = reinterpret_cast<std::uintptr_t>(memory_);
     constexpr std::uintptr_t kSlab = PagePool::kSlabBytes;
-    return reinterpret_cast<std::byte*>((address + kSlab - 1) / kSlab * kSlab);
+    return static_cast<std::byte*>(memory_) + (kSlab - address % kSlab) % kSlab;
   }
 
  private:

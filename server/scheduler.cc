@@ -24,6 +24,12 @@ constexpr Clock::Duration kDrainingRetry = std::chrono::seconds(1);
 // Deadline entries of answered requests that are tolerated before the heap is rebuilt.
 constexpr std::size_t kStaleDeadlines = 4096;
 
+// Only host memory can be filled from here.
+bool MayPoison(const BackendLimits& limits) {
+  return kPoisonFreedPages && limits.pool != nullptr &&
+         limits.device.kind == kernels::DeviceKind::kCpu;
+}
+
 BatchPolicyConfig PolicyOf(const ServerConfig& config, const BackendLimits& limits) {
   BatchPolicyConfig policy;
   policy.max_batch_sequences = config.max_batch_sequences;
@@ -75,8 +81,7 @@ Scheduler::Impl::Impl(const ServerConfig& server_config, std::string start_key,
       metrics(all_metrics),
       policy(PolicyOf(server_config, device.limits())),
       max_tokens_effective(EffectiveMaxTokens(server_config, device.limits())),
-      pool({device.limits().pool, device.limits().pool_bytes,
-            kPoisonFreedPages && device.limits().pool != nullptr}),
+      pool({device.limits().pool, device.limits().pool_bytes, MayPoison(device.limits())}),
       store(StoreOptions(server_config, std::move(start_key), max_tokens_effective), pool),
       classes(device.limits().device),
       has_timer(steady_clock.RunsByItself()) {
@@ -221,10 +226,10 @@ void Scheduler::Impl::TimerLoop() {
 void Scheduler::Impl::Drain(Clock::Duration timeout) {
   Outbox outbox;
   MutexLock lock(mutex);
-  const auto give_up = std::chrono::steady_clock::now() + timeout;
-  while (!requests.empty() || batches_in_flight > 0) {
-    if (idle_changed.wait_until(mutex, give_up) == std::cv_status::timeout) break;
-  }
+  idle_changed.wait_for(mutex, timeout, [this] {
+    mutex.AssertHeld();
+    return requests.empty() && batches_in_flight == 0;
+  });
   FailAllWaiting(DrainingStatus(), clock.Now(), outbox);
 }
 
@@ -296,13 +301,12 @@ std::vector<SequenceFailureValue> Scheduler::RenewSequences(
 void Scheduler::TruncateSequences(
     std::string tenant, std::vector<std::string> sequence_ids, std::int64_t num_tokens,
     std::uint64_t epoch, absl::AnyInvocable<void(std::vector<SequenceFailureValue>)> done) {
-  impl_->TruncateSequences(std::move(tenant), std::move(sequence_ids), num_tokens, epoch,
-                           std::move(done));
+  impl_->TruncateSequences(tenant, std::move(sequence_ids), num_tokens, epoch, std::move(done));
 }
 
 void Scheduler::DeleteSequences(std::string tenant, std::vector<std::string> sequence_ids,
                                 absl::AnyInvocable<void(std::vector<SequenceFailureValue>)> done) {
-  impl_->DeleteSequences(std::move(tenant), std::move(sequence_ids), std::move(done));
+  impl_->DeleteSequences(tenant, std::move(sequence_ids), std::move(done));
 }
 
 void Scheduler::BeginRetire() {

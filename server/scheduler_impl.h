@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/container/inlined_vector.h"
 #include "server/attention_backend.h"
 #include "server/batch_policy.h"
 #include "server/metrics.h"
 #include "server/mutex.h"
+#include "server/outbox.h"
 #include "server/page_pool.h"
 #include "server/ready_queue.h"
 #include "server/scheduler.h"
@@ -23,23 +23,6 @@
 #include "server/work_item.h"
 
 namespace attnd {
-
-// What a locked section decided and that must run without the lock: answers and callbacks.
-// Delivered by its destructor, so it is declared before the lock is taken.
-class Outbox {
- public:
-  Outbox() = default;
-  ~Outbox();
-  Outbox(const Outbox&) = delete;
-  Outbox& operator=(const Outbox&) = delete;
-
-  void Answer(std::unique_ptr<PendingRequest> request) { answered_.push_back(std::move(request)); }
-  void Call(absl::AnyInvocable<void()> call) { calls_.push_back(std::move(call)); }
-
- private:
-  absl::InlinedVector<std::unique_ptr<PendingRequest>, 4> answered_;
-  std::vector<absl::AnyInvocable<void()>> calls_;
-};
 
 // What the scheduler remembers of a batch that the backend has.
 struct RunningBatch {
@@ -103,7 +86,7 @@ struct Scheduler::Impl {
 
   // --- completion.cc
   void OnBatchDone(std::unique_ptr<RunningBatch> running, std::unique_ptr<Batch> batch,
-                   BatchResult result);
+                   const BatchResult& result);
   void EndPart(const RunningBatch::Part& part, const absl::Status& status, Clock::TimePoint now,
                Outbox& outbox) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void ReportLaunch(PendingRequest& request, const RunningBatch& running, const Batch& batch,
@@ -127,10 +110,10 @@ struct Scheduler::Impl {
   // --- sequence_operations.cc
   absl::StatusOr<SequenceGrant> CreateSequence(const CreateSequenceSpec& spec);
   void ForkSequence(ForkSequenceSpec spec, ForkDone done);
-  void TruncateSequences(std::string tenant, std::vector<std::string> sequence_ids,
+  void TruncateSequences(const std::string& tenant, std::vector<std::string> sequence_ids,
                          std::int64_t num_tokens, std::uint64_t epoch,
                          absl::AnyInvocable<void(std::vector<SequenceFailureValue>)> done);
-  void DeleteSequences(std::string tenant, std::vector<std::string> sequence_ids,
+  void DeleteSequences(const std::string& tenant, std::vector<std::string> sequence_ids,
                        absl::AnyInvocable<void(std::vector<SequenceFailureValue>)> done);
   std::vector<SequenceFailureValue> RenewSequences(const std::string& tenant,
                                                    absl::Span<const std::string> sequence_ids,

@@ -105,7 +105,7 @@ void Scheduler::Impl::ForkSequence(ForkSequenceSpec spec, ForkDone done) {
 
 void Scheduler::Impl::AnswerFork(ForkOperation& operation,
                                  const absl::StatusOr<SequenceGrant>& grant, Outbox& outbox) {
-  outbox.Call([done = std::move(operation.done), grant]() mutable { done(std::move(grant)); });
+  outbox.Call([done = std::move(operation.done), grant]() mutable { done(grant); });
 }
 
 void Scheduler::Impl::RunFork(Sequence& sequence, ForkOperation& operation, Clock::TimePoint now,
@@ -140,7 +140,7 @@ void Scheduler::Impl::CountDown(const std::shared_ptr<SequencesCall>& call, Outb
 }
 
 void Scheduler::Impl::TruncateSequences(
-    std::string tenant, std::vector<std::string> sequence_ids, std::int64_t num_tokens,
+    const std::string& tenant, std::vector<std::string> sequence_ids, std::int64_t num_tokens,
     std::uint64_t epoch, absl::AnyInvocable<void(std::vector<SequenceFailureValue>)> done) {
   Outbox outbox;
   MutexLock lock(mutex);
@@ -183,24 +183,15 @@ absl::Status Scheduler::Impl::AdmitTruncate(Sequence& sequence,
   for (std::size_t i = 0; i < sequence.layers.size(); ++i) {
     const LayerProgress& progress = sequence.layers[i].projected;
     if (operation.epoch <= progress.epoch) {
-      v1::ErrorDetail detail;
-      detail.set_reason(v1::REASON_STALE_EPOCH);
-      detail.set_field("epoch");
-      detail.set_step_index(-1);
-      detail.set_epoch(progress.epoch);
-      detail.set_cached_tokens(progress.length);
-      return ErrorStatus(absl::StatusCode::kFailedPrecondition, detail,
+      return LayerStatus(absl::StatusCode::kFailedPrecondition, v1::REASON_STALE_EPOCH, "epoch",
+                         progress,
                          absl::StrCat("epoch ", operation.epoch, " is not larger than layer ", i,
                                       "'s ", progress.epoch));
     }
     if (!CanContinueFrom(store.Rules(sequence, static_cast<std::int32_t>(i)), progress,
                          operation.num_tokens)) {
-      v1::ErrorDetail detail;
-      detail.set_reason(v1::REASON_WINDOW_PASSED);
-      detail.set_field("num_tokens");
-      detail.set_step_index(-1);
-      detail.set_cached_tokens(progress.length);
-      return ErrorStatus(absl::StatusCode::kFailedPrecondition, detail,
+      return LayerStatus(absl::StatusCode::kFailedPrecondition, v1::REASON_WINDOW_PASSED,
+                         "num_tokens", progress,
                          absl::StrCat("layer ", i, " cannot go on from ", operation.num_tokens,
                                       " tokens: its window has freed the keys it would need"));
     }
@@ -242,7 +233,7 @@ void Scheduler::Impl::RunBarriers(Sequence& sequence, Clock::TimePoint now, Outb
 }
 
 void Scheduler::Impl::DeleteSequences(
-    std::string tenant, std::vector<std::string> sequence_ids,
+    const std::string& tenant, std::vector<std::string> sequence_ids,
     absl::AnyInvocable<void(std::vector<SequenceFailureValue>)> done) {
   Outbox outbox;
   MutexLock lock(mutex);

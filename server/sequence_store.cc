@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/error_status.h"
 #include "server/sequence_pages.h"
+#include "server/sequence_shape.h"
 
 namespace attnd {
 namespace {
@@ -38,33 +39,6 @@ SequenceKey KeyOf(std::string_view sequence_id) {
 
 absl::Status NotFound(v1::Reason reason, std::string_view message) {
   return ErrorStatus(absl::StatusCode::kNotFound, reason, "sequence_id", message);
-}
-
-// 16 to 64 tokens by shape, so that a page is near 64 KiB; fewer only where a page of 16 would not
-// fit a slab.
-std::int32_t DefaultPageTokens(kernels::PageLayout layout) {
-  constexpr std::int64_t kComfortableBytes = 64 * 1024;
-  for (const std::int32_t tokens : {64, 32, 16}) {
-    layout.page_tokens = tokens;
-    if (layout.page_bytes() <= kComfortableBytes) return tokens;
-  }
-  while (layout.page_tokens > 1 && layout.page_bytes() > PagePool::kSlabBytes) {
-    layout.page_tokens /= 2;
-  }
-  return layout.page_tokens;
-}
-
-absl::Status WindowPassed(std::int64_t num_tokens, const LayerProgress& progress) {
-  v1::ErrorDetail detail;
-  detail.set_reason(v1::REASON_WINDOW_PASSED);
-  detail.set_field("num_tokens");
-  detail.set_step_index(-1);
-  detail.set_cached_tokens(progress.length);
-  return ErrorStatus(absl::StatusCode::kFailedPrecondition, detail,
-                     absl::StrCat("cannot go on from ", num_tokens,
-                                  " tokens: a layer's window has freed those "
-                                  "below ",
-                                  progress.freed_tokens));
 }
 
 }  // namespace
@@ -159,60 +133,6 @@ absl::Status SequenceStore::CheckSlots() const {
                      absl::StrCat("the server holds ", owned_.size(), " sequences, its limit"));
 }
 
-absl::StatusOr<std::shared_ptr<const SequenceShape>> SequenceStore::MakeShape(
-    const CreateSequenceSpec& spec) {
-  auto shape = std::make_shared<SequenceShape>();
-  shape->num_layers = spec.num_layers;
-  shape->num_heads = spec.num_heads;
-  shape->num_kv_heads = spec.num_kv_heads;
-  shape->head_dim = spec.head_dim;
-  shape->data_type = spec.data_type;
-  shape->kv_data_type = spec.kv_data_type;
-  shape->max_tokens = spec.max_tokens;
-
-  kernels::PageLayout& layout = shape->page_layout;
-  layout.data_type = spec.kv_data_type;
-  layout.num_kv_heads = spec.num_kv_heads;
-  layout.head_dim = spec.head_dim;
-  layout.padded_head_dim = kernels::PaddedHeadDim(spec.head_dim);
-  layout.page_tokens = options_.page_tokens != 0 ? options_.page_tokens : DefaultPageTokens(layout);
-  if (layout.page_bytes() > PagePool::kSlabBytes) {
-    return ErrorStatus(
-        absl::StatusCode::kOutOfRange, v1::REASON_LIMIT, "num_kv_heads",
-        absl::StrCat("a page of ", layout.page_tokens, " tokens takes ", layout.page_bytes(),
-                     " bytes, at most ", PagePool::kSlabBytes, " are possible"));
-  }
-  shape->page_class = pool_.ClassOf(layout.page_bytes());
-
-  constexpr std::uint16_t kUnnamed = 0xFFFF;
-  shape->group_of_layer.assign(static_cast<std::size_t>(spec.num_layers), kUnnamed);
-  std::uint16_t catch_all = kUnnamed;
-  for (const LayerGroupValues& group : spec.layer_groups) {
-    const auto index = static_cast<std::uint16_t>(shape->groups.size());
-    auto& options = shape->groups.emplace_back(std::make_unique<LayerOptions>());
-    options->values = group.options;
-    options->rope_values = group.rope;
-    if (group.layers.empty()) catch_all = index;
-    for (const std::int32_t layer : group.layers) {
-      shape->group_of_layer[static_cast<std::size_t>(layer)] = index;
-    }
-  }
-  for (std::uint16_t& group : shape->group_of_layer) {
-    if (group != kUnnamed) continue;
-    if (catch_all == kUnnamed) {
-      catch_all = static_cast<std::uint16_t>(shape->groups.size());
-      shape->groups.push_back(std::make_unique<LayerOptions>());
-    }
-    group = catch_all;
-  }
-  for (const auto& options : shape->groups) {
-    options->values.causal = true;
-    options->options = ResolveOptions(options->values, spec.head_dim);
-    if (options->rope_values) options->rope = ResolveRope(*options->rope_values);
-  }
-  return std::shared_ptr<const SequenceShape>(std::move(shape));
-}
-
 absl::Status SequenceStore::TakeReserve(Sequence& sequence, std::int64_t reserve_tokens) {
   const std::int64_t page_tokens = sequence.shape->page_layout.page_tokens;
   sequence.reserve_pages = (reserve_tokens + page_tokens - 1) / page_tokens;
@@ -253,7 +173,8 @@ absl::StatusOr<Sequence*> SequenceStore::Create(const CreateSequenceSpec& spec,
                        absl::StrCat("max_tokens ", spec.max_tokens, " is over the server's limit ",
                                     options_.max_tokens));
   }
-  absl::StatusOr<std::shared_ptr<const SequenceShape>> shape = MakeShape(spec);
+  absl::StatusOr<std::shared_ptr<const SequenceShape>> shape =
+      MakeSequenceShape(spec, options_.page_tokens, pool_);
   if (!shape.ok()) return shape.status();
   auto sequence = std::make_unique<Sequence>();
   sequence->tenant = spec.tenant;
@@ -280,17 +201,17 @@ absl::Status SequenceStore::CheckFork(const Sequence& parent, const ForkSequence
     const LayerProgress& progress = projected ? layer.projected : layer.applied;
     longest = std::max(longest, progress.length);
     if (!CanContinueFrom(Rules(parent, static_cast<std::int32_t>(i)), progress, *spec.num_tokens)) {
-      return WindowPassed(*spec.num_tokens, progress);
+      return LayerStatus(absl::StatusCode::kFailedPrecondition, v1::REASON_WINDOW_PASSED,
+                         "num_tokens", progress,
+                         absl::StrCat("cannot go on from ", *spec.num_tokens,
+                                      " tokens: a layer's window has "
+                                      "freed those below ",
+                                      progress.freed_tokens));
     }
   }
   if (*spec.num_tokens <= longest) return absl::OkStatus();
-  v1::ErrorDetail detail;
-  detail.set_reason(v1::REASON_LIMIT);
-  detail.set_field("num_tokens");
-  detail.set_step_index(-1);
-  detail.set_cached_tokens(longest);
-  return ErrorStatus(
-      absl::StatusCode::kOutOfRange, detail,
+  return LayerStatus(
+      absl::StatusCode::kOutOfRange, v1::REASON_LIMIT, "num_tokens", {longest, 0, 0},
       absl::StrCat("num_tokens ", *spec.num_tokens, " is more than the longest layer's ", longest));
 }
 

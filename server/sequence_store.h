@@ -106,7 +106,6 @@ class SequenceStore {
   };
   static bool Later(const LeaseTimer& a, const LeaseTimer& b) { return a.deadline > b.deadline; }
 
-  absl::StatusOr<std::shared_ptr<const SequenceShape>> MakeShape(const CreateSequenceSpec& spec);
   absl::Status CheckSlots() const;
   absl::Status TakeReserve(Sequence& sequence, std::int64_t reserve_tokens);
   Sequence& Adopt(std::unique_ptr<Sequence> sequence, std::optional<Clock::Duration> lease,

@@ -182,6 +182,13 @@ TEST_F(BatchPolicyTest, AloneSharesNothing) {
   EXPECT_THAT(Order(), testing::ElementsAre(0));
 }
 
+TEST_F(BatchPolicyTest, AloneKeepsToTheBatchLimit) {
+  Add().alone = true;
+  entries_[0].sequences = 20;
+  entries_[0].tokens = 20;
+  EXPECT_EQ(Decide().takes.at(0).sequences, 8);
+}
+
 TEST_F(BatchPolicyTest, EarliestDeadlineComesFirst) {
   config_.max_batch_sequences = 2;
   Add();
