@@ -90,7 +90,6 @@ class SequenceStore {
   absl::StatusOr<SequenceList> List(const std::string& tenant, std::int32_t page_size,
                                     const std::string& page_token, Clock::TimePoint now) const;
 
-  std::int64_t num_live() const { return static_cast<std::int64_t>(live_.size()); }
   // Live ones and those that have ended under a running step.
   std::int64_t num_owned() const { return static_cast<std::int64_t>(owned_.size()); }
   bool empty() const { return owned_.empty(); }
