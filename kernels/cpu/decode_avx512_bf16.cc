@@ -30,16 +30,20 @@ struct Bf16DotArithmetic {
     constexpr int kKeys = 4;
     const int row_bytes = padded_dim * 2;
     for (int key = tile.first() / kKeys * kKeys; key < tile.last(); key += kKeys) {
-      if (next != nullptr) {
-        Unroll<kKeys>([&](auto i) HWY_ATTR { PrefetchRow(next->Key(key + i), row_bytes); });
-      }
       const std::byte* rows[kKeys];
-      Unroll<kKeys>([&](auto i) HWY_ATTR { rows[i] = tile.Key(key + i); });
+      const std::byte* next_rows[kKeys];
+      Unroll<kKeys>([&](auto i) HWY_ATTR {
+        rows[i] = tile.Key(key + i);
+        if (next != nullptr) next_rows[i] = next->Key(key + i);
+      });
       __m512 sums[kRows][kKeys];
       Unroll<kRows>([&](auto row) HWY_ATTR {
         Unroll<kKeys>([&](auto i) HWY_ATTR { sums[row][i] = _mm512_setzero_ps(); });
       });
       for (int offset = 0; offset < row_bytes; offset += 64) {
+        if (next != nullptr) {
+          Unroll<kKeys>([&](auto i) HWY_ATTR { PrefetchRow(next_rows[i] + offset, 64); });
+        }
         __m512bh k[kKeys];
         Unroll<kKeys>([&](auto i) HWY_ATTR { k[i] = LoadLine(rows[i] + offset); });
         Unroll<kRows>([&](auto row) HWY_ATTR {
@@ -79,10 +83,13 @@ struct Bf16DotArithmetic {
       });
     });
     const std::int64_t offset = std::int64_t{dim} * 2;
+    SharedPrefetch prefetch(next, dim, kSteps * kStep, padded_dim, padded_dim * 2);
     for (int key = tile.first() / 2 * 2; key < tile.last(); key += 2) {
-      if (next != nullptr) {
-        PrefetchRow(next->Value(key) + offset, kSteps * 64);
-        PrefetchRow(next->Value(key + 1) + offset, kSteps * 64);
+      prefetch.Step();
+      prefetch.Step();
+      if (dim == 0 && next != nullptr) {
+        PrefetchRestOfRow(tile.Value(key), kSteps * 64, padded_dim * 2);
+        PrefetchRestOfRow(tile.Value(key + 1), kSteps * 64, padded_dim * 2);
       }
       __m512bh v[2 * kSteps];
       Unroll<kSteps>([&](auto step) HWY_ATTR {

@@ -2,6 +2,8 @@
 // Part of decode_<target>.cc (decode_tile.h).
 #pragma once
 
+#include <algorithm>
+
 #include "kernels/cpu/decode_softmax.h"
 
 namespace attnd::kernels {
@@ -85,6 +87,9 @@ class SegmentLoop {
   void RunTiles(std::int64_t tile_key) {
     TileRows tiles[2];
     FillTile(tile_key, tiles[0]);
+    for (int head = 0; head < std::min(kHeadsAhead, num_heads_); ++head) {
+      PrefetchTile(View(tiles[0], head));
+    }
     for (int current = 0; tile_key < segment_.keys.end; current ^= 1) {
       const std::int64_t next_key = tile_key + kDecodeTileKeys;
       const bool has_next = next_key < segment_.keys.end;
@@ -99,6 +104,16 @@ class SegmentLoop {
         RunHead(head, tile_key, View(tiles[current], head), prefetch ? &next : nullptr);
       }
       tile_key = next_key;
+    }
+  }
+
+  // The first tiles of a segment: nothing computes meanwhile.
+  void PrefetchTile(const TileView& tile) const {
+    const auto row_bytes = static_cast<int>(padded_dim_ * sizeof(Element));
+    for (int lane = tile.first(); lane < tile.last(); ++lane)
+      PrefetchRow(tile.Key(lane), row_bytes);
+    for (int lane = tile.first(); lane < tile.last(); ++lane) {
+      PrefetchRow(tile.Value(lane), row_bytes);
     }
   }
 
