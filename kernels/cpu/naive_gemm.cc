@@ -9,8 +9,8 @@
 // oneDNN's threads are OpenMP's. Declared here because the compilers' own omp.h need not be the one
 // of the runtime that oneDNN links.
 extern "C" {
-void omp_set_num_threads(int num_threads);
-int omp_get_max_threads(void);
+void omp_set_num_threads(int num_threads);  // NOLINT(readability-identifier-naming)
+int omp_get_max_threads(void);  // NOLINT(readability-identifier-naming)
 }
 
 namespace attnd::kernels {

@@ -22,7 +22,7 @@ class CanaryTest(unittest.TestCase):
         self.assertNotEqual(0, done.returncode)
         for message in ("invalid case style for class 'bad_class_name'", "invalid case style for parameter 'BadParameter'",
                         "invalid case style for private member 'counter'", "invalid case style for enum constant 'red'",
-                        "performance-unnecessary-value-param", "modernize-use-nullptr",
+                        "performance-for-range-copy", "modernize-use-nullptr",
                         "readability-container-size-empty", "bugprone-sizeof-expression"):
             self.assertIn(message, done.stdout)
         self.assertIn("error:", done.stdout)

@@ -13,12 +13,12 @@ class bad_class_name {                                   // naming: type
 
 enum class Color { red };                                // naming: enumerator
 
-inline int Length(std::string name) { return static_cast<int>(name.size()); }   // performance: copied parameter
-
 inline int Sum(const std::vector<std::string>& names) {
   const char* nothing = 0;                               // modernize: nullptr
   if (names.size() == 0) return nothing == nullptr ? 0 : 1;   // readability: empty()
-  return Length(names[0]) + static_cast<int>(sizeof(sizeof(nothing)));   // bugprone: sizeof(sizeof)
+  int length = 0;
+  for (const std::string name : names) length += static_cast<int>(name.size());   // performance: copy of each element
+  return length + static_cast<int>(sizeof(sizeof(nothing)));   // bugprone: sizeof(sizeof)
 }
 
 }  // namespace attnd
