@@ -10,7 +10,7 @@
 // of the runtime that oneDNN links.
 extern "C" {
 void omp_set_num_threads(int num_threads);  // NOLINT(readability-identifier-naming)
-int omp_get_max_threads(void);  // NOLINT(readability-identifier-naming)
+int omp_get_max_threads(void);              // NOLINT(readability-identifier-naming)
 }
 
 namespace attnd::kernels {
