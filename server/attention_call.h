@@ -23,6 +23,9 @@ class AttentionCall final : public grpc::ServerUnaryReactor {
   // gRPC calls these two after Start has returned, never during it.
   void OnCancel() override;
   void OnDone() override;
+  // Reactions run on gRPC's polling threads instead of being handed to its one executor thread, a
+  // switch of threads for every call. They never block.
+  bool InternalInlineable() override { return true; }
 
  private:
   AttentionCall(ServiceState& state, RequestKind kind, grpc::CallbackServerContext* context,

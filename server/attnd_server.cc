@@ -22,6 +22,7 @@
 #include "server/machine_resources.h"
 #include "server/metrics.h"
 #include "server/open_streams.h"
+#include "server/reflection_service.h"
 #include "server/service_state.h"
 #include "server/watchdog.h"
 
@@ -94,10 +95,11 @@ struct AttndServer::Impl {
   std::unique_ptr<AttentionBackend> backend;
   std::unique_ptr<Scheduler> scheduler;
   HealthState health;
-  OpenStreams watches;
+  OpenStreams watches;  // and reflection streams
   std::unique_ptr<ServiceState> state;
   std::unique_ptr<AttentionService> attention_service;
   std::unique_ptr<HealthService> health_service;
+  std::unique_ptr<ReflectionService> reflection_service;
   std::unique_ptr<Watchdog> watchdog;
   std::unique_ptr<AdminServer> admin;
   GrpcListener listener;
@@ -119,6 +121,11 @@ absl::Status AttndServer::Impl::Assemble() {
   state = std::make_unique<ServiceState>(config, clock, *scheduler, metrics);
   attention_service = std::make_unique<AttentionService>(*state, build, backend->limits());
   health_service = std::make_unique<HealthService>(health, watches);
+  reflection_service = std::make_unique<ReflectionService>(
+      std::vector<std::string>{v1::AttentionService::service_full_name(),
+                               grpc::health::v1::Health::service_full_name(),
+                               grpc::reflection::v1alpha::ServerReflection::service_full_name()},
+      watches);
   watchdog = std::make_unique<Watchdog>(
       clock, config.stall_limit, [this] { return ReadReadiness(); }, health);
   metrics.SetGaugeSource([this] { return ReadGauges(); });
@@ -141,7 +148,8 @@ absl::Status AttndServer::Impl::OpenPorts() {
             absl::StrCat("--admin_listen: ", admin_server.status().message())};
   }
   admin = *std::move(admin_server);
-  auto grpc_listener = Listen(config, {attention_service.get(), health_service.get()});
+  auto grpc_listener =
+      Listen(config, {attention_service.get(), health_service.get(), reflection_service.get()});
   if (!grpc_listener.ok()) return grpc_listener.status();
   listener = *std::move(grpc_listener);
   return absl::OkStatus();
@@ -233,8 +241,7 @@ void AttndServer::Impl::Stop() {
 }
 
 void AttndServer::Impl::CloseGrpc(std::chrono::steady_clock::time_point deadline) {
-  // What is still open after that is cancelled: replies that a client does not take, and reflection
-  // streams, which nobody but gRPC can end.
+  // What is still open after that is cancelled: replies that a client does not take.
   const auto left = std::clamp<std::chrono::steady_clock::duration>(
       deadline - std::chrono::steady_clock::now(), Milliseconds(0), kCloseTime);
   listener.server->Shutdown(std::chrono::system_clock::now() + left);

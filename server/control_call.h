@@ -50,6 +50,7 @@ class ControlCall final : public grpc::ServerUnaryReactor {
   }
 
   void OnDone() override { delete this; }
+  bool InternalInlineable() override { return true; }  // see AttentionCall
 
  private:
   ControlCall(ServiceState& state, Method method, grpc::CallbackServerContext* context,

@@ -41,6 +41,7 @@ class DecodeStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   void OnWriteDone(bool ok) override;
   void OnCancel() override;
   void OnDone() override;
+  bool InternalInlineable() override { return true; }  // see AttentionCall
   void EndByServer() override;
 
  private:

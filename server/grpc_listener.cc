@@ -1,7 +1,5 @@
 #include "server/grpc_listener.h"
 
-#include <grpcpp/ext/proto_server_reflection_plugin.h>
-#include <grpcpp/resource_quota.h>
 #include <grpcpp/security/server_credentials.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -19,9 +17,6 @@
 namespace attnd {
 namespace {
 
-// Only reflection runs on gRPC's blocking threads: one a stream. Beyond these, reflection streams
-// are refused instead of growing the process.
-constexpr int kMaxReflectionThreads = 8;
 // A peer that is gone without a FIN (power, network) holds streams and their work no longer than
 // this; 2 hours are gRPC's default.
 constexpr int kKeepaliveMs = 30'000, kKeepaliveTimeoutMs = 20'000;
@@ -73,10 +68,6 @@ void SetLimits(const ServerConfig& config, grpc::ServerBuilder& builder) {
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                              kMinClientPingMs);
-  builder.SetResourceQuota(grpc::ResourceQuota("attnd").SetMaxThreads(kMaxReflectionThreads));
-  builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
-  builder.SetSyncServerOption(grpc::ServerBuilder::MIN_POLLERS, 1);
-  builder.SetSyncServerOption(grpc::ServerBuilder::MAX_POLLERS, 1);
 }
 
 }  // namespace
@@ -94,7 +85,6 @@ absl::StatusOr<GrpcListener> Listen(const ServerConfig& config,
   // Resolved to one address: of two (127.0.0.1 and ::1) gRPC would be content with one.
   if (address.host == "localhost") address.host = "127.0.0.1";
 
-  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
   SetLimits(config, builder);
   for (grpc::Service* service : services) builder.RegisterService(service);

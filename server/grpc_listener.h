@@ -19,7 +19,7 @@ struct GrpcListener {
   int port = 0;         // 0 for a unix socket
 };
 
-// Serves `services` (they outlive the listener) and reflection on config.listen. The port is never
+// Serves `services`, which outlive the listener, on config.listen. The port is never
 // shared with another process. The path of a unix socket is taken over where no server answers on
 // it any more.
 absl::StatusOr<GrpcListener> Listen(const ServerConfig& config,

@@ -30,7 +30,7 @@ STATIONS = [
     ("start", ["main"]),
     ("assembly", ["attnd_server", "grpc_listener"]),
     ("rpc", ["attention_service", "attention_call", "decode_stream", "sequence_calls", "control_call", "service_state",
-             "server_info", "health_service", "open_streams"]),
+             "server_info", "health_service", "reflection_service", "open_streams"]),
     ("operation", ["admin_server", "http_connection", "watchdog", "request_log",
                    "library_logs"]),
     ("wire", ["request_validation", "tensor_validation", "option_validation", "sequence_validation", "unknown_fields",

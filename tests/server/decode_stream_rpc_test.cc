@@ -162,19 +162,30 @@ TEST(DecodeStreamRpcTest, ACancelledStreamDropsItsQueuedWork) {
   std::vector<std::string> ids;
   for (int i = 0; i < 40; ++i) ids.push_back(local.CreateSequence());
   local.backend.Hold();
-  {
-    grpc::ClientContext context;
-    auto stream = local.stub->DecodeStream(&context);
-    for (const auto& id : ids) ASSERT_TRUE(stream->Write(DecodeRequestOf(id, 0, 1)));
-    local.backend.AwaitBatches(1);
-    context.TryCancel();
-    EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  // Two batches are in flight: what comes after them waits in the queue.
+  std::vector<std::thread> running;
+  for (int i = 0; i < 2; ++i) {
+    running.emplace_back([&local] {
+      grpc::ClientContext context;
+      v1::AttendResponse response;
+      EXPECT_TRUE(local.stub->Attend(&context, testing::AttendRequestOf(1, 1, 1), &response).ok());
+    });
+    local.backend.AwaitBatches(i + 1);
   }
-  while (local.server->GetSnapshot().queue_requests > 0) std::this_thread::yield();
-  const std::int64_t launched = local.backend.batches();
+  const auto await_queue = [&local](std::int64_t requests) {
+    while (local.server->GetSnapshot().queue_requests != requests) std::this_thread::yield();
+  };
+  grpc::ClientContext context;
+  auto stream = local.stub->DecodeStream(&context);
+  for (const auto& id : ids) ASSERT_TRUE(stream->Write(DecodeRequestOf(id, 0, 1)));
+  await_queue(40);
+  context.TryCancel();
+  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  await_queue(0);
   local.backend.Release();
+  for (auto& call : running) call.join();
   EXPECT_TRUE(local.AwaitIdle());
-  EXPECT_EQ(local.backend.batches(), launched) << "nothing was launched for a client that is gone";
+  EXPECT_EQ(local.backend.batches(), 2) << "nothing was launched for a client that is gone";
 }
 
 TEST(DecodeStreamRpcTest, RequestsOfAnExpiredStreamAreDropped) {

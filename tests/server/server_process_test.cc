@@ -85,7 +85,15 @@ TEST(ServerProcessTest, BadFlagsHaveAnExitCodeOfTheirOwn) {
   }
 }
 
+// Sanitizers multiply what a process needs.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kMemoryIsMeaningful = false;
+#else
+constexpr bool kMemoryIsMeaningful = true;
+#endif
+
 TEST(ServerProcessTest, ACompressedMessageDoesNotInflate) {
+  if (!kMemoryIsMeaningful) GTEST_SKIP() << "memory figures need a build without sanitizers";
   ServerProcess server(ATTND_BINARY, {});
   const auto address = server.AwaitServing();
   ASSERT_TRUE(address.has_value()) << server.log();
@@ -101,6 +109,31 @@ TEST(ServerProcessTest, ACompressedMessageDoesNotInflate) {
   EXPECT_EQ(status.error_code(), grpc::StatusCode::UNIMPLEMENTED) << status.error_message();
   EXPECT_LT(server.peak_resident_bytes() - before, std::int64_t{64} << 20);
   EXPECT_TRUE(GetInfo(*stub).ok());
+}
+
+TEST(ServerProcessTest, ShapesThatOverflowCostNoMemory) {
+  if (!kMemoryIsMeaningful) GTEST_SKIP() << "memory figures need a build without sanitizers";
+  ServerProcess server(ATTND_BINARY, {});
+  const auto address = server.AwaitServing();
+  ASSERT_TRUE(address.has_value()) << server.log();
+  const auto stub = StubOf(*address);
+  ASSERT_TRUE(GetInfo(*stub).ok());
+  const std::int64_t before = server.peak_resident_bytes();
+  for (int exponent = 0; exponent < 63; ++exponent) {
+    v1::AttendRequest request;
+    for (v1::Tensor* tensor : {request.mutable_q(), request.mutable_k(), request.mutable_v()}) {
+      tensor->set_data_type(v1::DATA_TYPE_FP16);
+      tensor->add_shape(std::int64_t{1} << exponent);
+      tensor->add_shape(std::int64_t{1} << (63 - exponent) / 2);
+      tensor->add_shape(std::int64_t{1} << (64 - exponent) / 2);
+      tensor->set_data("");
+    }
+    grpc::ClientContext context;
+    v1::AttendResponse response;
+    EXPECT_EQ(stub->Attend(&context, request, &response).error_code(),
+              grpc::StatusCode::INVALID_ARGUMENT);
+  }
+  EXPECT_LT(server.peak_resident_bytes() - before, std::int64_t{10} << 20);
 }
 
 }  // namespace

@@ -32,7 +32,7 @@ ServerConfig SmallConfig() {
   ServerConfig config;
   config.listen = "127.0.0.1:0";
   config.admin_listen = "127.0.0.1:0";
-  config.threads = 2;
+  config.threads = 1;
   config.cache_bytes = std::int64_t{64} << 20;
   config.workspace_bytes = std::int64_t{64} << 20;
   config.measure_ceilings = false;

@@ -14,7 +14,8 @@
 
 namespace attnd::testing {
 
-// Free ports, 64 MiB of cache, no bandwidth measurement, no lame duck period.
+// Free ports, one kernel thread (ThreadSanitizer does not see how oneTBB's threads synchronise), 64
+// MiB of cache, no bandwidth measurement, no lame duck period.
 ServerConfig SmallConfig();
 
 struct LocalServer {
