@@ -3,8 +3,9 @@
 #
 #   scripts/test.sh [--tier fast|ci|full] [--preset NAME]...
 #     --tier fast    release build and its tests, slow ones left out (the default)
-#     --tier ci      fast, then format, lint, AddressSanitizer and ThreadSanitizer
-#     --tier full    ci, then the slow tests, a longer fuzz run and a bare Debian system
+#     --tier ci      fast, then format, shell scripts and spelling
+#     --tier full    ci, then clang-tidy, AddressSanitizer and ThreadSanitizer, the slow tests, a longer fuzz run and a
+#                    bare Debian system
 #     --preset NAME  only this preset's build and tests; may be repeated
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -100,11 +101,11 @@ else
     check format scripts/format.sh --check || true
     check shellcheck shellcheck scripts/*.sh .ci/run || true
     check codespell codespell || true
+  fi
+  if [[ $tier == full ]]; then
     check clang-tidy python3 scripts/run_clang_tidy.py --build build/release '^(kernels|server|client|loadtest)/' || true
     preset_part asan
     preset_part tsan
-  fi
-  if [[ $tier == full ]]; then
     scripts/setup.sh --fuzz --bare
     run_ctest "slow tests" release-slow
     check "fuzz" scripts/fuzz.sh --seconds 120 || true

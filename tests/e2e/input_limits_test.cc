@@ -218,7 +218,23 @@ TEST(InputLimitsTest, ASequenceGrowsToItsMaximumAndNotBeyond) {
   EXPECT_TRUE(Serves(local));
 }
 
-// With a cache that holds less than --max_tokens, what is advertised is what the cache holds.
+// Appends `num_tokens` zeros to a sequence of one FP16 KV head of 32.
+grpc::Status AppendNarrow(const LocalServer& local, const std::string& id,
+                          std::int64_t num_tokens) {
+  v1::DecodeRequest request;
+  v1::Step& step = *request.add_steps();
+  step.set_sequence_id(id);
+  step.set_num_tokens(static_cast<std::int32_t>(num_tokens));
+  for (v1::Tensor* tensor : {request.mutable_k(), request.mutable_v()}) {
+    tensor->set_data_type(v1::DATA_TYPE_FP16);
+    SetShape(*tensor, {num_tokens, 1, 32});
+    tensor->set_data(std::string(static_cast<std::size_t>(num_tokens) * 32 * 2, '\0'));
+  }
+  return Decode(local, request);
+}
+
+// With a cache that holds less than --max_tokens, what is advertised is what the cache holds of the
+// narrowest sequence: one layer, one 16-bit KV head of up to 32.
 TEST(InputLimitsTest, ASmallCacheShrinksTheAdvertisedMaximum) {
   ServerConfig config = SmallConfig();
   config.cache_bytes = 2 * kMiB;
@@ -226,19 +242,23 @@ TEST(InputLimitsTest, ASmallCacheShrinksTheAdvertisedMaximum) {
   const std::int64_t most = InfoOf(local).limits().max_tokens();
   EXPECT_LT(most, config.max_tokens);
   auto create = OneLayer();
+  create.set_num_heads(1);
+  create.set_num_kv_heads(1);
+  create.set_head_dim(32);
+  create.set_data_type(v1::DATA_TYPE_FP16);
   create.set_max_tokens(most + 1);
   ExpectLimit(Create(local, create));
   create.set_max_tokens(most);
   std::string id;
   ASSERT_TRUE(Create(local, create, &id).ok());
-  const auto appended = AppendTokens(local, id, 0, most);
+  const auto appended = AppendNarrow(local, id, most);
   EXPECT_TRUE(appended.ok()) << appended.error_message();
   // Another one finds no place: refused before any work, and nothing is kept for it.
   ASSERT_TRUE(Create(local, create, &id).ok());
   const std::int64_t batches = local.backend.batches();
   const std::int64_t used_bytes = local.server->GetSnapshot().used_bytes;
   for (int i = 0; i < 100; ++i) {
-    const auto full = AppendTokens(local, id, 0, most);
+    const auto full = AppendNarrow(local, id, most);
     ASSERT_EQ(full.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << full.error_message();
     EXPECT_EQ(DetailOf(full).reason(), v1::REASON_CACHE_FULL);
   }

@@ -119,7 +119,9 @@ TEST(LifecycleCasesTest, ExpiredWorkIsNeverLaunched) {
   EXPECT_TRUE(local.AwaitIdle());
   EXPECT_EQ(local.backend.batches(), 2);
   for (const std::string& id : ids) EXPECT_EQ(CachedTokens(local, id), 0);
-  EXPECT_EQ(Answers(local, "Decode", "DEADLINE_EXCEEDED"), 20);
+  // A client that gives up first ends its call on the server too, as a cancelled one.
+  EXPECT_EQ(Answers(local, "Decode", "DEADLINE_EXCEEDED") + Answers(local, "Decode", "CANCELLED"),
+            20);
   EXPECT_EQ(Answers(local, "Decode", "OK"), 0);
   EXPECT_EQ(local.server->GetSnapshot().pages_used, 0) << "pages set aside were given back";
   EXPECT_TRUE(Attend(local).ok());
@@ -156,8 +158,13 @@ void LeaveInTheMiddle(Leaving leaving) {
     writer.join();
     EXPECT_THAT(stream->Finish().error_code(),
                 AnyOf(grpc::StatusCode::CANCELLED, grpc::StatusCode::UNAVAILABLE));
-    // Steps of one sequence run one by one: what the device has is all that may still run.
-    ASSERT_TRUE(Await([&local] { return local.server->GetSnapshot().queue_requests == 0; }));
+    // Steps of one sequence run one by one: what the device has is all that may still run. An open
+    // stream keeps steps waiting behind the held one; none for a while means that the server knows.
+    int empty_polls = 0;
+    ASSERT_TRUE(Await([&local, &empty_polls] {
+      empty_polls = local.server->GetSnapshot().queue_requests == 0 ? empty_polls + 1 : 0;
+      return empty_polls >= 50;
+    }));
     const std::int64_t launched = local.backend.batches();
     local.backend.Release();
     ASSERT_TRUE(local.AwaitIdle());
@@ -306,7 +313,9 @@ TEST(LifecycleCasesTest, ClientsThatSendOnAfterAnUnparsableMessageCostNoMemory) 
   }
   EXPECT_TRUE(local.AwaitIdle());
   if (kMemoryIsTrue) {
-    EXPECT_LE(ResidentBytes() - before, 10 * kMiB);
+    // The client's buffers are in this process too, and allocators keep some of what they got: one
+    // chunk of 1 MiB kept a round would be 50 MiB.
+    EXPECT_LE(ResidentBytes() - before, 32 * kMiB);
   }
 }
 
