@@ -151,7 +151,7 @@ TEST(ServiceWorkloadTest, AServerKilledHalfWayEndsTheRunWithAReport) {
   killer.join();
   EXPECT_LT(std::chrono::steady_clock::now() - start, seconds(10));
   EXPECT_TRUE(result.gave_up);
-  EXPECT_GE(result.ok, 19);
+  EXPECT_GE(result.ok, 18) << "two of the twenty may be under way when the server goes";
   EXPECT_GT(result.failed(), 0);
   EXPECT_EQ(result.ok + result.failed(), result.sent);
 }
