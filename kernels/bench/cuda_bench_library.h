@@ -1,0 +1,47 @@
+// C interface over the CUDA rows for the peer benchmarks, which run inside PyTorch's process so that
+// both sides are timed by the same graph replays.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+extern "C" {
+
+// One ragged batch. Pointers are device memory except where "host" is written; strides in elements.
+struct AttndBenchCall {
+  std::int32_t data_type;  // DataType
+  std::int32_t num_heads, num_kv_heads, head_dim, partial;
+  std::int32_t num_sequences;
+  const std::int32_t* query_lengths;  // host [num_sequences]
+  const std::int32_t* kv_lengths;     // host [num_sequences]
+  void *q, *k, *v, *o;
+  float* lse;  // or null
+  std::int64_t q_sequence, q_token, q_head;
+  std::int64_t k_sequence, k_token, k_head;  // v alike
+  std::int64_t o_sequence, o_token, o_head;
+  std::int64_t lse_sequence;
+  std::int32_t causal;
+  std::int64_t window_left, window_right;
+  float softmax_scale, soft_cap;
+  const float *alibi_slopes, *sink_logits, *bias;
+  std::int64_t bias_head, bias_row;
+  const std::uint32_t* page_table;  // or null; [num_sequences][page_table_stride]
+  std::int64_t page_table_stride;
+  std::int32_t page_tokens;
+  void* pool;
+  std::int64_t pool_bytes;
+};
+
+struct AttndBenchLaunch;  // a planned call with its device arrays
+
+// Names of the rows, separated by spaces.
+const char* AttndBenchRows();
+// Null: no such row, or a CUDA error.
+AttndBenchLaunch* AttndBenchPlan(const AttndBenchCall* call, const char* row, int forced_splits);
+int AttndBenchRun(AttndBenchLaunch* launch, cudaStream_t stream);  // a cudaError_t
+int AttndBenchSplits(const AttndBenchLaunch* launch);
+// Synchronises. error_word and the number of tiles flagged as non-finite since the last call.
+void AttndBenchStatus(AttndBenchLaunch* launch, std::uint32_t* error_word, std::int32_t* nonfinite);
+void AttndBenchFree(AttndBenchLaunch* launch);
+}
