@@ -62,32 +62,45 @@ __device__ __forceinline__ void LoadQueryFragment(std::uint32_t (&q)[4], std::ui
 
 // s: [kFragments x 16 rows][8 * kTiles keys] = Q K^T over the whole head dimension.
 // query(k, q): fetches the A operands of step k.
+//
+// Operands are fetched one mma group ahead into a second set of registers. Left to itself the
+// compiler, short of registers, reuses one set and every group of four mma then waits a whole shared
+// memory latency.
 template <class Arch, class Element, int kHeadDim, int kFragments, int kTiles, class Query>
 __device__ __forceinline__ void ScoreTile(float (&s)[kFragments][kTiles][4], std::uint32_t k_tile,
                                           int lane, Query query) {
   using Layout = TileLayout<kHeadDim>;
+  constexpr int kSteps = kHeadDim / 16;
+  constexpr int kPairs = kTiles / 2;
   const LaneKeyMajor at(lane);
   const std::uint32_t lane_address = k_tile + Layout::Offset(at.row, at.chunk);
+  std::uint32_t q[2][kFragments][4];
+  std::uint32_t keys[2][4];
+  query(0, q[0]);
+  ptx::LdmatrixX4(keys[0], lane_address);
 #pragma unroll
-  for (int m = 0; m < kFragments; ++m) {
+  for (int k = 0; k < kSteps; ++k) {
 #pragma unroll
-    for (int n = 0; n < kTiles; ++n) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) s[m][n][e] = 0.0F;
-    }
-  }
-#pragma unroll
-  for (int k = 0; k < kHeadDim / 16; ++k) {
-    std::uint32_t q[kFragments][4];
-    query(k, q);
-#pragma unroll
-    for (int n = 0; n < kTiles; n += 2) {
-      std::uint32_t keys[4];
-      ptx::LdmatrixX4(keys, Layout::Advance(lane_address, 2 * k) + n * 8 * Layout::kRowBytes);
+    for (int pair = 0; pair < kPairs; ++pair) {
+      const int i = k * kPairs + pair;
+      const int n = 2 * pair;
+      if (i + 1 < kSteps * kPairs) {
+        ptx::LdmatrixX4(keys[(i + 1) % 2],
+                        Layout::Advance(lane_address, 2 * ((i + 1) / kPairs)) +
+                            (i + 1) % kPairs * 16 * Layout::kRowBytes);
+      }
+      if (pair == 0 && k + 1 < kSteps) query(k + 1, q[(k + 1) % 2]);
 #pragma unroll
       for (int m = 0; m < kFragments; ++m) {
-        Arch::template Mma<Element>(s[m][n], q[m], keys[0], keys[1]);
-        Arch::template Mma<Element>(s[m][n + 1], q[m], keys[2], keys[3]);
+        if (k == 0) {
+#pragma unroll
+          for (int e = 0; e < 4; ++e) s[m][n][e] = s[m][n + 1][e] = 0.0F;
+        }
+        Arch::template Mma<Element>(s[m][n], q[k % 2][m], keys[i % 2][0], keys[i % 2][1]);
+      }
+#pragma unroll
+      for (int m = 0; m < kFragments; ++m) {
+        Arch::template Mma<Element>(s[m][n + 1], q[k % 2][m], keys[i % 2][2], keys[i % 2][3]);
       }
     }
   }
@@ -100,11 +113,15 @@ __device__ __forceinline__ void AccumulateTile(float (&accumulator)[kFragments][
                                                const float (&p)[kFragments][kTiles][4],
                                                std::uint32_t v_tile, int lane) {
   using Layout = TileLayout<kHeadDim>;
+  constexpr int kPairs = kHeadDim / 16;
+  constexpr int kGroups = kTiles / 2 * kPairs;
   const LaneRowMajor at(lane);
   const std::uint32_t lane_address = v_tile + Layout::Offset(at.row, at.chunk);
+  std::uint32_t a[kFragments][4];
+  std::uint32_t values[2][4];
+  ptx::LdmatrixX4Trans(values[0], lane_address);
 #pragma unroll
   for (int j = 0; j < kTiles; j += 2) {
-    std::uint32_t a[kFragments][4];
 #pragma unroll
     for (int m = 0; m < kFragments; ++m) {
       a[m][0] = PackPair(p[m][j][0], p[m][j][1], Element{});
@@ -113,13 +130,22 @@ __device__ __forceinline__ void AccumulateTile(float (&accumulator)[kFragments][
       a[m][3] = PackPair(p[m][j + 1][2], p[m][j + 1][3], Element{});
     }
 #pragma unroll
-    for (int n = 0; n < kHeadDim / 8; n += 2) {
-      std::uint32_t values[4];
-      ptx::LdmatrixX4Trans(values, Layout::Advance(lane_address, n) + j * 8 * Layout::kRowBytes);
+    for (int pair = 0; pair < kPairs; ++pair) {
+      const int i = j / 2 * kPairs + pair;
+      const int n = 2 * pair;
+      if (i + 1 < kGroups) {
+        ptx::LdmatrixX4Trans(values[(i + 1) % 2],
+                             Layout::Advance(lane_address, 2 * ((i + 1) % kPairs)) +
+                                 (i + 1) / kPairs * 16 * Layout::kRowBytes);
+      }
 #pragma unroll
       for (int m = 0; m < kFragments; ++m) {
-        Arch::template Mma<Element>(accumulator[m][n], a[m], values[0], values[1]);
-        Arch::template Mma<Element>(accumulator[m][n + 1], a[m], values[2], values[3]);
+        Arch::template Mma<Element>(accumulator[m][n], a[m], values[i % 2][0], values[i % 2][1]);
+      }
+#pragma unroll
+      for (int m = 0; m < kFragments; ++m) {
+        Arch::template Mma<Element>(accumulator[m][n + 1], a[m], values[i % 2][2],
+                                    values[i % 2][3]);
       }
     }
   }

@@ -61,10 +61,30 @@ struct OnlineSoftmax {
       }
     }
     if (__any_sync(0xffffffffU, raise)) Raise(tile_max, accumulator);
+    // Where row_max is large the products are rounded first, as row_max was; then c is spent.
     if (rounded_product) {
-      Exponentiate<true>(scores, c);
-    } else {
-      Exponentiate<false>(scores, c);
+#pragma unroll
+      for (int m = 0; m < kFragments; ++m) {
+#pragma unroll
+        for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+          for (int e = 0; e < 4; ++e) scores[m][n][e] = __fmul_rn(scores[m][n][e], c);
+        }
+      }
+      c = 1.0F;
+    }
+#pragma unroll
+    for (int m = 0; m < kFragments; ++m) {
+      const float base[2] = {Base(m, 0), Base(m, 1)};
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          scores[m][n][e] = ptx::Ex2(fmaf(scores[m][n][e], c, -base[e / 2]));
+        }
+        row_sum[m][0] += scores[m][n][0] + scores[m][n][1];
+        row_sum[m][1] += scores[m][n][2] + scores[m][n][3];
+      }
     }
   }
 
@@ -93,25 +113,6 @@ struct OnlineSoftmax {
       }
     }
     rounded_product = __any_sync(0xffffffffU, large);
-  }
-
-  template <bool kRoundedProduct, int kTiles>
-  __device__ __forceinline__ void Exponentiate(float (&scores)[kFragments][kTiles][4], float c) {
-#pragma unroll
-    for (int m = 0; m < kFragments; ++m) {
-      const float base[2] = {Base(m, 0), Base(m, 1)};
-#pragma unroll
-      for (int n = 0; n < kTiles; ++n) {
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          float& score = scores[m][n][e];
-          score = ptx::Ex2(kRoundedProduct ? __fadd_rn(__fmul_rn(score, c), -base[e / 2])
-                                           : fmaf(score, c, -base[e / 2]));
-        }
-        row_sum[m][0] += scores[m][n][0] + scores[m][n][1];
-        row_sum[m][1] += scores[m][n][2] + scores[m][n][3];
-      }
-    }
   }
 };
 

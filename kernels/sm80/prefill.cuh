@@ -73,6 +73,9 @@ __device__ __forceinline__ void ScaleQueryRows(std::uint16_t* rows, float factor
   __syncwarp();
 }
 
+// Tells the compiler that a value is the same in all lanes, so that it may live in a uniform register.
+__device__ __forceinline__ int Uniform(int value) { return __shfl_sync(0xffffffffU, value, 0); }
+
 template <class Element, int kHeadDim, PrefillVariant kVariant, class Tile>
 __global__ void __launch_bounds__(PrefillShape<kHeadDim, Tile>::kThreads, Tile::kCtasPerSm)
     PrefillKernel(const __grid_constant__ CudaLaunchParams params) {
@@ -87,7 +90,7 @@ __global__ void __launch_bounds__(PrefillShape<kHeadDim, Tile>::kThreads, Tile::
   extern __shared__ __align__(128) unsigned char shared_bytes[];
   auto& shared = *reinterpret_cast<SharedMemory*>(shared_bytes);
 
-  const int warp = threadIdx.x / 32;
+  const int warp = Uniform(threadIdx.x / 32);
   const int lane = threadIdx.x % 32;
   const int head = blockIdx.y;
   const PrefillTask task = params.prefill_tasks[blockIdx.x];
@@ -114,13 +117,15 @@ __global__ void __launch_bounds__(PrefillShape<kHeadDim, Tile>::kThreads, Tile::
   const int first_tile = visible.Lower(first_row) / kBlockKv;
   const int end_tile =
       (visible.Upper(min(first_row + Shape::kBlockQ - 1, last_row)) + kBlockKv - 1) / kBlockKv;
-  // What any row of this warp sees, and what all its rows see: tiles outside the first are skipped,
-  // tiles inside the second need no mask.
+  // Tiles outside [some_first, some_end) are hidden from all rows of this warp and skipped; tiles in
+  // [full_first, full_end) are visible to all its rows and need no mask.
   const int warp_last_row = min(warp_row + Shape::kWarpRows - 1, last_row);
-  const int any_lower = visible.Lower(warp_row);
-  const int any_upper = warp_row <= last_row ? visible.Upper(warp_last_row) : 0;
-  const int all_lower = visible.Lower(warp_last_row);
-  const int all_upper = visible.Upper(warp_row);
+  const bool has_rows = warp_row <= last_row;
+  const int some_first = Uniform(visible.Lower(warp_row) / kBlockKv);
+  const int some_end =
+      Uniform(has_rows ? (visible.Upper(warp_last_row) + kBlockKv - 1) / kBlockKv : 0);
+  const int full_first = Uniform((visible.Lower(warp_last_row) + kBlockKv - 1) / kBlockKv);
+  const int full_end = Uniform(visible.Upper(warp_row) / kBlockKv);
 
   // The base-2 factor of a score. Scale 0 gives every visible key weight 1: Q is zeroed instead.
   float c = device::kLog2E;
@@ -212,7 +217,7 @@ __global__ void __launch_bounds__(PrefillShape<kHeadDim, Tile>::kThreads, Tile::
     loader.FetchEntries(source, (tile + kStages) * kBlockKv);
 
     const int first_key = tile * kBlockKv;
-    if (first_key >= any_upper || first_key + kBlockKv <= any_lower) {
+    if (tile < some_first || tile >= some_end) {
       loader.Prepare(source, (tile + kStages) * kBlockKv);
       continue;
     }
@@ -222,12 +227,12 @@ __global__ void __launch_bounds__(PrefillShape<kHeadDim, Tile>::kThreads, Tile::
     if constexpr (kVariant == PrefillVariant::kAll) {
       device::ApplyOptions(s, options, warp_row, first_key, lane);
     }
-    if (first_key < all_lower || first_key + kBlockKv > all_upper) {
+    if (tile < full_first || tile >= full_end) {
       device::MaskTile(s, visible, warp_row, first_key, lane);
     }
     softmax.Step(s, accumulator, c);
-    loader.Prepare(source, (tile + kStages) * kBlockKv);
     device::AccumulateTile<Arch, Element, kHeadDim>(accumulator, s, ring_v + stage, lane);
+    loader.Prepare(source, (tile + kStages) * kBlockKv);
   }
 
   if constexpr (Tile::kQueryInRing) __syncthreads();  // other warps may still read the ring
