@@ -112,6 +112,7 @@ AttndBenchLaunch* AttndBenchPlan(const AttndBenchCall* call, const char* name, i
   params.attention.page_layout = {params.attention.data_type, std::max(call->page_tokens, 1),
                                   call->num_kv_heads, call->head_dim,
                                   attnd::kernels::PaddedHeadDim(call->head_dim)};
+  params.group = call->num_heads / call->num_kv_heads;
   params.pages = attnd::kernels::MakePagePool(params.attention);
 
   if (row->operation == Operation::kDecode) {

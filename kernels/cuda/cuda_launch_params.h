@@ -54,6 +54,7 @@ struct DecodeSequencePlan {
 struct CudaLaunchParams {
   AttentionParams attention;  // `sequences` and everything they point to: device memory
   PagePool pages;
+  std::int32_t group = 1;  // num_heads / num_kv_heads
   const PrefillTask* prefill_tasks = nullptr;
   const DecodeTask* decode_tasks = nullptr;
   const DecodeSequencePlan* decode_plans = nullptr;  // one a sequence

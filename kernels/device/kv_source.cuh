@@ -8,12 +8,13 @@
 
 namespace attnd::kernels::device {
 
-// Lives in shared memory: it is read once a tile and would cost 16 registers in every lane.
-struct KvSource {
+// Lives in shared memory: it would cost 16 registers in every lane. Rows of contiguous K and V are
+// less than 2 GiB apart.
+struct alignas(16) KvSource {
+  std::int32_t k_row_bytes, v_row_bytes;  // first, 8-byte aligned: read as a pair
   const char* k;  // row 0 of this KV head; paged: of this head in page table entry 0
   const char* v;
   const std::uint32_t* page_table;  // null: contiguous
-  std::int64_t k_row_bytes, v_row_bytes;
   std::int32_t kv_length;
   std::int32_t page_shift, page_mask;
   std::uint32_t end_entry;
@@ -37,8 +38,8 @@ struct KvSource {
     } else {
       k = static_cast<const char*>(kv.k) + kv_head * kv.k_head_stride * element_bytes;
       v = static_cast<const char*>(kv.v) + kv_head * kv.v_head_stride * element_bytes;
-      k_row_bytes = kv.k_token_stride * element_bytes;
-      v_row_bytes = kv.v_token_stride * element_bytes;
+      k_row_bytes = static_cast<std::int32_t>(kv.k_token_stride * element_bytes);
+      v_row_bytes = static_cast<std::int32_t>(kv.v_token_stride * element_bytes);
     }
   }
 
@@ -53,15 +54,6 @@ struct KvSource {
     if (entry < end_entry) return true;
     atomicOr(error_word, static_cast<std::uint32_t>(kErrorPageOutOfPool));
     return false;
-  }
-
-  // First byte of row `row`, whose page is `entry`, behind `base` (k or v).
-  __device__ __forceinline__ const char* Row(const char* base, std::int64_t row_bytes, int row,
-                                             std::uint32_t entry) const {
-    return page_table == nullptr
-               ? base + row * row_bytes
-               : base + entry * static_cast<std::uint64_t>(kPageUnitBytes) +
-                     static_cast<std::uint32_t>(row & page_mask) * row_bytes;
   }
 };
 

@@ -60,18 +60,21 @@ struct OnlineSoftmax {
         raise |= tile_max[m][r] > row_max[m][r] + kLazyRescale;
       }
     }
-    if (__any_sync(0xffffffffU, raise)) Raise(tile_max, accumulator);
-    // Where row_max is large the products are rounded first, as row_max was; then c is spent.
-    if (rounded_product) {
+    // One rarely taken branch: what follows it can overlap with the mma around it.
+    if (__builtin_expect(__any_sync(0xffffffffU, raise || rounded_product), 0)) {
+      Raise(tile_max, accumulator);
+      if (rounded_product) {
+        // Where row_max is large the products are rounded first, as row_max was; then c is spent.
 #pragma unroll
-      for (int m = 0; m < kFragments; ++m) {
+        for (int m = 0; m < kFragments; ++m) {
 #pragma unroll
-        for (int n = 0; n < kTiles; ++n) {
+          for (int n = 0; n < kTiles; ++n) {
 #pragma unroll
-          for (int e = 0; e < 4; ++e) scores[m][n][e] = __fmul_rn(scores[m][n][e], c);
+            for (int e = 0; e < 4; ++e) scores[m][n][e] = __fmul_rn(scores[m][n][e], c);
+          }
         }
+        c = 1.0F;
       }
-      c = 1.0F;
     }
 #pragma unroll
     for (int m = 0; m < kFragments; ++m) {

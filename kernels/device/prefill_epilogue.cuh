@@ -32,12 +32,17 @@ __device__ __forceinline__ RowResult FinishRow(float row_max, float row_sum, flo
 }
 
 // Writes a warp's kFragments x 16 rows. `rows_left`: how many of them exist. `stage`: this warp's own
-// rows of a swizzled tile, free to overwrite. Sets the tile's bit where a stored o is not finite.
+// rows of a swizzled tile, free to overwrite. with_sink: the kernel variant applies
+// sinks. Sets the tile's bit where a stored o is not finite.
 template <class Element, int kHeadDim, int kFragments>
 __device__ __forceinline__ void StorePrefillRows(
     const CudaLaunchParams& params, const AttentionSequence& sequence, int head, int first_row,
     float (&accumulator)[kFragments][kHeadDim / 8][4], OnlineSoftmax<kFragments>& softmax,
-    float sink_log2, std::uint32_t* stage, int tile_index, int lane) {
+    bool with_sink, std::uint32_t* stage, int tile_index, int lane) {
+  float sink_log2 = -INFINITY;
+  if (with_sink && sequence.sink_logits != nullptr && !params.attention.partial) {
+    sink_log2 = sequence.sink_logits[head] * kLog2E;
+  }
   const int rows_left = sequence.query_length - first_row;
   const int group = lane >> 2;
   const int quad = lane & 3;

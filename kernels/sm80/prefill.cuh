@@ -10,6 +10,7 @@
 #include "kernels/device/kv_source.cuh"
 #include "kernels/device/online_softmax.cuh"
 #include "kernels/device/prefill_epilogue.cuh"
+#include "kernels/device/prefill_rows.cuh"
 #include "kernels/device/score_options.cuh"
 #include "kernels/sm80/arch.cuh"
 #include "kernels/sm80/prefill.h"
@@ -63,152 +64,89 @@ struct PrefillShape : Tile {
   static_assert(!Tile::kQueryInRing || Tile::kQueryInRegisters);
 };
 
-// Flips or zeroes a warp's query rows in shared memory, so that the rest can assume a positive scale.
-template <class Element, int kElements>
-__device__ __forceinline__ void ScaleQueryRows(std::uint16_t* rows, float factor, int lane) {
-  auto* pairs = reinterpret_cast<std::uint32_t*>(rows);
-  for (int i = lane; i < kElements / 2; i += 32) {
-    pairs[i] = device::ScalePair(pairs[i], factor, Element{});
-  }
-  __syncwarp();
-}
-
-// Tells the compiler that a value is the same in all lanes, so that it may live in a uniform register.
-__device__ __forceinline__ int Uniform(int value) { return __shfl_sync(0xffffffffU, value, 0); }
-
 template <class Element, int kHeadDim, PrefillVariant kVariant, class Tile>
 __global__ void __launch_bounds__(PrefillShape<kHeadDim, Tile>::kThreads, Tile::kCtasPerSm)
     PrefillKernel(const __grid_constant__ CudaLaunchParams params) {
   using Shape = PrefillShape<kHeadDim, Tile>;
-  using SharedMemory = typename Shape::SharedMemory;
   using Loader = device::AsyncTileLoader<kHeadDim, Tile::kBlockKv, Tile::kWarps>;
+  using Query =
+      device::QueryOperands<Element, kHeadDim, Tile::kFragments, Tile::kQueryInRegisters>;
   constexpr int kFragments = Tile::kFragments;
   constexpr int kBlockKv = Tile::kBlockKv;
   constexpr int kStages = Tile::kStages;
-  constexpr int kTiles = kBlockKv / 8;
-  constexpr int kSteps = kHeadDim / 16;
+  constexpr bool kAll = kVariant == PrefillVariant::kAll;
   extern __shared__ __align__(128) unsigned char shared_bytes[];
-  auto& shared = *reinterpret_cast<SharedMemory*>(shared_bytes);
+  auto& shared = *reinterpret_cast<typename Shape::SharedMemory*>(shared_bytes);
 
-  const int warp = Uniform(threadIdx.x / 32);
+  const int warp = device::Uniform(threadIdx.x / 32);
   const int lane = threadIdx.x % 32;
   const int head = blockIdx.y;
   const PrefillTask task = params.prefill_tasks[blockIdx.x];
-  const AttentionSequence& sequence = params.attention.sequences[task.sequence];
+  // A copy, so that all its loads start together; the epilogue reads the original again.
+  const AttentionSequence sequence = params.attention.sequences[task.sequence];
   const int valid_chunks =
       (params.attention.head_dim + device::kChunkElements - 1) / device::kChunkElements;
   const int first_row = task.query_tile * Shape::kBlockQ;
   const int warp_row = first_row + warp * Shape::kWarpRows;
   const int last_row = sequence.query_length - 1;
+  const device::VisibleKeys visible(sequence);
+  const device::TileRanges tiles(visible, first_row, Shape::kBlockQ, warp_row, Shape::kWarpRows,
+                                 last_row, kBlockKv);
+  const device::ScoreFactor factor(sequence.softmax_scale);
+  const device::ScoreOptions options(sequence, head, sequence.softmax_scale);
+  if (threadIdx.x == 0) shared.source.Set(params, sequence, head / params.group, sizeof(Element));
 
   // q: [kBlockQ][kHeadDim]; every warp loads, reads and at last overwrites its own rows only.
   std::uint16_t* const warp_q = shared.q + warp * Shape::kWarpRows * kHeadDim;
-  const std::uint32_t q_rows = static_cast<std::uint32_t>(__cvta_generic_to_shared(warp_q));
   {
     const std::int64_t row_bytes = sequence.q_token_stride * sizeof(Element);
     const char* q = static_cast<const char*>(sequence.q) +
                     head * sequence.q_head_stride * sizeof(Element) + warp_row * row_bytes;
-    device::LoadQueryRows<kHeadDim, Shape::kWarpRows>(q_rows, 0, q, row_bytes,
-                                                      last_row + 1 - warp_row, valid_chunks, lane);
+    device::LoadQueryRows<kHeadDim, Shape::kWarpRows>(
+        static_cast<std::uint32_t>(__cvta_generic_to_shared(warp_q)), 0, q, row_bytes,
+        last_row + 1 - warp_row, valid_chunks, lane);
     ptx::CpAsyncCommitGroup();
   }
+  __syncthreads();  // shared.source is complete
 
-  const device::VisibleKeys visible(sequence);
-  const int first_tile = visible.Lower(first_row) / kBlockKv;
-  const int end_tile =
-      (visible.Upper(min(first_row + Shape::kBlockQ - 1, last_row)) + kBlockKv - 1) / kBlockKv;
-  // Tiles outside [some_first, some_end) are hidden from all rows of this warp and skipped; tiles in
-  // [full_first, full_end) are visible to all its rows and need no mask.
-  const int warp_last_row = min(warp_row + Shape::kWarpRows - 1, last_row);
-  const bool has_rows = warp_row <= last_row;
-  const int some_first = Uniform(visible.Lower(warp_row) / kBlockKv);
-  const int some_end =
-      Uniform(has_rows ? (visible.Upper(warp_last_row) + kBlockKv - 1) / kBlockKv : 0);
-  const int full_first = Uniform((visible.Lower(warp_last_row) + kBlockKv - 1) / kBlockKv);
-  const int full_end = Uniform(visible.Upper(warp_row) / kBlockKv);
-
-  // The base-2 factor of a score. Scale 0 gives every visible key weight 1: Q is zeroed instead.
-  float c = device::kLog2E;
-  float query_factor = 1.0F;
-  if constexpr (kVariant == PrefillVariant::kPlain) {
-    c = fabsf(sequence.softmax_scale * device::kLog2E);
-    query_factor = c == 0.0F ? 0.0F : (sequence.softmax_scale < 0.0F ? -1.0F : 1.0F);
-    if (c == 0.0F) c = 1.0F;
-  }
-  const device::ScoreOptions options(sequence, head, sequence.softmax_scale);
-
-  if (threadIdx.x == 0) {
-    const int kv_head = head / (params.attention.num_heads / params.attention.num_kv_heads);
-    shared.source.Set(params, sequence, kv_head, sizeof(Element));
-  }
-  __syncthreads();
-
+  const device::KvSource& source = shared.source;
   const std::uint32_t ring_k =
       static_cast<std::uint32_t>(__cvta_generic_to_shared(shared.ring.k[0]));
   const std::uint32_t ring_v =
       static_cast<std::uint32_t>(__cvta_generic_to_shared(shared.ring.v[0]));
   constexpr int kStageBytes = Shape::kKvElements * 2;
-  const device::KvSource& source = shared.source;
-  Loader loader(source, valid_chunks, warp, lane);
+  Loader loader(source, static_cast<std::uint32_t>(__cvta_generic_to_shared(&shared.source)),
+                tiles.first * kBlockKv, valid_chunks, warp, lane);
   // Starts the copy of the prepared tile `tile` into its stage.
   auto load_tile = [&](int tile) {
-    if (tile < end_tile) {
-      const std::uint32_t stage = (tile - first_tile) % kStages * kStageBytes;
-      loader.Load(ring_k + stage, ring_v + stage, source);
+    if (tile < tiles.end) {
+      const std::uint32_t stage = (tile - tiles.first) % kStages * kStageBytes;
+      loader.Load(ring_k + stage, ring_v + stage, source, tile * kBlockKv);
     }
     ptx::CpAsyncCommitGroup();
   };
-
-  std::uint32_t query[Tile::kQueryInRegisters ? kSteps : 1][kFragments][4];
-  auto take_query = [&] {
-    if (query_factor != 1.0F) {
-      ScaleQueryRows<Element, Shape::kWarpRows * kHeadDim>(warp_q, query_factor, lane);
-    }
-    if constexpr (Tile::kQueryInRegisters) {
+  auto load_first_tiles = [&] {
 #pragma unroll
-      for (int k = 0; k < kSteps; ++k) {
-#pragma unroll
-        for (int m = 0; m < kFragments; ++m) {
-          device::LoadQueryFragment<kHeadDim>(query[k][m], q_rows, 16 * m, k, lane);
-        }
-      }
-    }
-  };
-  auto query_at = [&](int k, std::uint32_t (&q)[kFragments][4]) {
-#pragma unroll
-    for (int m = 0; m < kFragments; ++m) {
-      if constexpr (Tile::kQueryInRegisters) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) q[m][i] = query[k][m][i];
-      } else {
-        device::LoadQueryFragment<kHeadDim>(q[m], q_rows, 16 * m, k, lane);
-      }
+    for (int s = 0; s < kStages - 1; ++s) {
+      load_tile(tiles.first + s);
+      loader.FetchEntries(source, (tiles.first + s + 1) * kBlockKv);
+      loader.Prepare(source, (tiles.first + s + 1) * kBlockKv);
     }
   };
 
-  loader.FetchEntries(source, first_tile * kBlockKv);
+  // Q has landed before it is taken; where it lies in the ring, all warps take it before K comes.
+  if constexpr (!Tile::kQueryInRing) load_first_tiles();
+  ptx::CpAsyncWaitGroup<Tile::kQueryInRing ? 0 : kStages - 1>();
+  __syncwarp();
+  const Query query(warp_q, kAll ? 1.0F : factor.query_factor, lane);
   if constexpr (Tile::kQueryInRing) {
-    ptx::CpAsyncWaitGroup<0>();
-    __syncwarp();
-    take_query();
-    __syncthreads();  // the ring may be written
-  }
-#pragma unroll
-  for (int s = 0; s < kStages - 1; ++s) {
-    loader.Prepare(source, (first_tile + s) * kBlockKv);
-    load_tile(first_tile + s);
-    loader.FetchEntries(source, (first_tile + s + 1) * kBlockKv);
-  }
-  loader.Prepare(source, (first_tile + kStages - 1) * kBlockKv);
-  if constexpr (!Tile::kQueryInRing) {
-    ptx::CpAsyncWaitGroup<kStages - 1>();
-    __syncwarp();
-    take_query();
+    __syncthreads();
+    load_first_tiles();
   }
 
   device::OnlineSoftmax<kFragments> softmax;
   float accumulator[kFragments][kHeadDim / 8][4] = {};
-  for (int tile = first_tile; tile < end_tile; ++tile) {
+  for (int tile = tiles.first; tile < tiles.end; ++tile) {
     // Tile `tile` has landed for every thread, and all warps are done with the stage that the next
     // load overwrites.
     ptx::CpAsyncWaitGroup<kStages - 2>();
@@ -216,36 +154,26 @@ __global__ void __launch_bounds__(PrefillShape<kHeadDim, Tile>::kThreads, Tile::
     load_tile(tile + kStages - 1);
     loader.FetchEntries(source, (tile + kStages) * kBlockKv);
 
-    const int first_key = tile * kBlockKv;
-    if (tile < some_first || tile >= some_end) {
-      loader.Prepare(source, (tile + kStages) * kBlockKv);
-      continue;
+    if (!tiles.Skips(tile)) {
+      const std::uint32_t stage = (tile - tiles.first) % kStages * kStageBytes;
+      float s[kFragments][kBlockKv / 8][4];
+      device::ScoreTile<Arch, Element, kHeadDim>(s, ring_k + stage, lane, query);
+      if constexpr (kAll) device::ApplyOptions(s, options, warp_row, tile * kBlockKv, lane);
+      if (__builtin_expect(tiles.NeedsMask(tile), 0)) {
+        device::MaskTile(s, visible, warp_row, tile * kBlockKv, lane);
+      }
+      softmax.Step(s, accumulator, kAll ? device::kLog2E : factor.c);
+      device::AccumulateTile<Arch, Element, kHeadDim>(accumulator, s, ring_v + stage, lane);
     }
-    const std::uint32_t stage = (tile - first_tile) % kStages * kStageBytes;
-    float s[kFragments][kTiles][4];
-    device::ScoreTile<Arch, Element, kHeadDim>(s, ring_k + stage, lane, query_at);
-    if constexpr (kVariant == PrefillVariant::kAll) {
-      device::ApplyOptions(s, options, warp_row, first_key, lane);
-    }
-    if (tile < full_first || tile >= full_end) {
-      device::MaskTile(s, visible, warp_row, first_key, lane);
-    }
-    softmax.Step(s, accumulator, c);
-    device::AccumulateTile<Arch, Element, kHeadDim>(accumulator, s, ring_v + stage, lane);
     loader.Prepare(source, (tile + kStages) * kBlockKv);
   }
 
   if constexpr (Tile::kQueryInRing) __syncthreads();  // other warps may still read the ring
   if (warp_row > last_row) return;
-  float sink_log2 = -INFINITY;
-  if constexpr (kVariant == PrefillVariant::kAll) {
-    if (sequence.sink_logits != nullptr && !params.attention.partial) {
-      sink_log2 = sequence.sink_logits[head] * device::kLog2E;
-    }
-  }
-  device::StorePrefillRows<Element, kHeadDim>(params, sequence, head, warp_row, accumulator, softmax,
-                                              sink_log2, reinterpret_cast<std::uint32_t*>(warp_q),
-                                              blockIdx.x, lane);
+  device::StorePrefillRows<Element, kHeadDim>(params, params.attention.sequences[task.sequence],
+                                              head, warp_row, accumulator, softmax, kAll,
+                                              reinterpret_cast<std::uint32_t*>(warp_q), blockIdx.x,
+                                              lane);
 }
 
 template <class Element, int kHeadDim, PrefillVariant kVariant, class Tile>
