@@ -128,8 +128,11 @@ AttndBenchLaunch* AttndBenchPlan(const AttndBenchCall* call, const char* name, i
     params.num_tasks = static_cast<int>(plan.tasks.size());
     params.max_query_rows = plan.max_query_rows;
     params.max_splits = plan.max_splits;
-    params.partial_o = Upload(std::vector<float>(static_cast<std::size_t>(plan.partial_rows * call->head_dim)), launch->owned);
-    params.partial_state = Upload(std::vector<float2>(static_cast<std::size_t>(plan.partial_rows)), launch->owned);
+    params.partial_o =
+        Upload(std::vector<float>(static_cast<std::size_t>(plan.partial_rows * call->head_dim)),
+               launch->owned);
+    params.partial_state =
+        Upload(std::vector<float2>(static_cast<std::size_t>(plan.partial_rows)), launch->owned);
   } else {
     const auto tasks = attnd::kernels::PlanPrefillTasks(params.attention, row->block_rows);
     params.prefill_tasks = Upload(tasks, launch->owned);

@@ -1,5 +1,5 @@
-// C interface over the CUDA rows for the peer benchmarks, which run inside PyTorch's process so that
-// both sides are timed by the same graph replays.
+// C interface over the CUDA rows for the peer benchmarks, which run inside PyTorch's process so
+// that both sides are timed by the same graph replays.
 #pragma once
 
 #include <cuda_runtime_api.h>

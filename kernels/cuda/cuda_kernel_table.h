@@ -13,9 +13,9 @@ struct CudaKernelRow {
   Operation operation;
   int first_cc, last_cc;
   DataType data_type, kv_data_type;
-  int head_dim;           // bucket: serves head dimensions up to this
+  int head_dim;            // bucket: serves head dimensions up to this
   std::uint32_t features;  // Feature bits
-  int block_rows;         // prefill: query rows of a task; decode: query rows of a pass
+  int block_rows;          // prefill: query rows of a task; decode: query rows of a pass
   cudaError_t (*prepare)();
   CudaLaunch launch;
 };

@@ -64,9 +64,13 @@ struct CudaLaunchParams {
   float* partial_o = nullptr;       // [split][query token][head][head_dim], FP32
   float2* partial_state = nullptr;  // [split][query token][head]: base-2 row_max, row_sum
   std::uint32_t* error_word = nullptr;
-  // Bit task * num_heads + head: that tile holds a non-finite output and must run again on the
-  // exact row.
+  // Prefill: bit task * num_heads + head; decode: bit sequence * num_heads + head. That tile holds
+  // a non-finite output, which a hidden value may have caused, and must run again on the exact row.
   std::uint32_t* nonfinite_tiles = nullptr;
+  // Exact rows only. rerun_of[task]: the row of rerun_flags (nonfinite_tiles of the launch before)
+  // that decides whether the task runs; null: every task runs.
+  const std::int32_t* rerun_of = nullptr;
+  const std::uint32_t* rerun_flags = nullptr;
 };
 
 using CudaLaunch = cudaError_t (*)(const CudaLaunchParams& params, cudaStream_t stream);

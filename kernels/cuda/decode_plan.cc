@@ -6,8 +6,13 @@
 namespace attnd::kernels {
 namespace {
 
-// What starting a CTA and merging its state cost, in tokens' worth of reading.
-constexpr double kSplitOverheadTokens = 96;
+// Costs in the time that a multiprocessor takes to read one token at its share of the memory
+// bandwidth, about 15 ns: starting a CTA, the second launch that merges splits, each split in it.
+// One CTA alone reads at that rate (measured on an H200), so that a second one on the same
+// multiprocessor evens out the end of a launch but adds no bandwidth.
+constexpr double kCtaTokens = 100;
+constexpr double kMergeTokens = 300;
+constexpr double kMergeSplitTokens = 1.5;
 constexpr int kMaxSplits = 128;
 
 struct Range {
@@ -33,9 +38,9 @@ Range VisibleSteps(const AttentionSequence& sequence) {
   return {static_cast<int>(first / kDecodeStepTokens), Ceil(end, kDecodeStepTokens)};
 }
 
-// Time of the launch in units of one token read by one CTA: full waves of average splits, and never
-// less than the longest split.
-double Estimate(const std::vector<Range>& ranges, int split_steps, int columns, int slots) {
+// Time of the launch in those units: full waves of average splits, and never less than the longest.
+double Estimate(const std::vector<Range>& ranges, int split_steps, int columns,
+                int num_multiprocessors) {
   std::int64_t splits = 0;
   std::int64_t steps = 0;
   int longest = 0;
@@ -47,20 +52,20 @@ double Estimate(const std::vector<Range>& ranges, int split_steps, int columns, 
   }
   if (splits == 0) return 0;
   const double mean = static_cast<double>(steps) / static_cast<double>(splits);
-  const int waves = Ceil(splits * columns, slots);
-  return std::max(waves * (mean * kDecodeStepTokens + kSplitOverheadTokens),
-                  longest * kDecodeStepTokens + kSplitOverheadTokens);
+  const int waves = Ceil(splits * columns, num_multiprocessors);
+  return std::max(waves * (mean * kDecodeStepTokens + kCtaTokens),
+                  longest * kDecodeStepTokens + kCtaTokens);
 }
 
-int ChooseSplitSteps(const std::vector<Range>& ranges, int columns, int slots) {
+int ChooseSplitSteps(const std::vector<Range>& ranges, int columns, int num_multiprocessors) {
   int longest = 1;
   for (const Range& range : ranges) longest = std::max(longest, range.steps());
   int best_steps = longest;
-  double best = Estimate(ranges, longest, columns, slots);
+  double best = Estimate(ranges, longest, columns, num_multiprocessors);
   for (int splits = 2; splits <= std::min(longest, kMaxSplits); ++splits) {
     const int steps = Ceil(longest, splits);
-    // A second launch merges the splits.
-    const double time = Estimate(ranges, steps, columns, slots) + kSplitOverheadTokens;
+    const double time = Estimate(ranges, steps, columns, num_multiprocessors) + kMergeTokens +
+                        kMergeSplitTokens * splits;
     if (time < best) {
       best = time;
       best_steps = steps;
@@ -77,13 +82,11 @@ DecodePlan PlanDecode(const AttentionParams& params, const DecodePlanOptions& op
   std::vector<Range> ranges;
   for (int i = 0; i < params.num_sequences; ++i) {
     ranges.push_back(VisibleSteps(params.sequences[i]));
-    plan.max_query_rows =
-        std::max(plan.max_query_rows, params.sequences[i].query_length * group);
+    plan.max_query_rows = std::max(plan.max_query_rows, params.sequences[i].query_length * group);
   }
   const int passes = Ceil(plan.max_query_rows, options.block_rows);
   const int columns = params.num_kv_heads * std::max(passes, 1);
-  const int slots = options.num_multiprocessors * options.ctas_per_multiprocessor;
-  const int chosen = ChooseSplitSteps(ranges, columns, slots);
+  const int chosen = ChooseSplitSteps(ranges, columns, options.num_multiprocessors);
 
   for (int i = 0; i < params.num_sequences; ++i) {
     const Range range = ranges[static_cast<std::size_t>(i)];
@@ -103,14 +106,14 @@ DecodePlan PlanDecode(const AttentionParams& params, const DecodePlanOptions& op
          first += std::max(piece_steps, 1)) {
       const int begin = std::max(first, range.first_step);
       const int end = std::min(first + piece_steps, range.end_step);
-      plan.tasks.push_back({i, begin * kDecodeStepTokens, end * kDecodeStepTokens,
-                            sequence.num_splits});
+      plan.tasks.push_back(
+          {i, begin * kDecodeStepTokens, end * kDecodeStepTokens, sequence.num_splits});
       ++sequence.num_splits;
     }
     plan.max_splits = std::max(plan.max_splits, sequence.num_splits);
     if (sequence.num_splits > 1) {
-      plan.partial_rows += std::int64_t{sequence.num_splits} *
-                           params.sequences[i].query_length * params.num_heads;
+      plan.partial_rows +=
+          std::int64_t{sequence.num_splits} * params.sequences[i].query_length * params.num_heads;
     }
     plan.sequences.push_back(sequence);
   }

@@ -1,5 +1,5 @@
-// How a decode batch is cut into CTAs: pure host code, computed once a batch shape and shared by all
-// layers of a step.
+// How a decode batch is cut into CTAs: pure host code, computed once a batch shape and shared by
+// all layers of a step.
 #pragma once
 
 #include <vector>
@@ -15,18 +15,17 @@ inline constexpr int kDecodeStepTokens = 64;
 inline constexpr int kInvariantSplitTokens = 1024;
 
 struct DecodePlan {
-  std::vector<DecodeTask> tasks;               // longest first
-  std::vector<DecodeSequencePlan> sequences;   // one a sequence of the batch
-  std::int64_t partial_rows = 0;               // rows of partial_o and partial_state
-  int max_query_rows = 0;                      // largest query_length * group
+  std::vector<DecodeTask> tasks;              // longest first
+  std::vector<DecodeSequencePlan> sequences;  // one a sequence of the batch
+  std::int64_t partial_rows = 0;              // rows of partial_o and partial_state
+  int max_query_rows = 0;                     // largest query_length * group
   int max_splits = 0;
 };
 
 struct DecodePlanOptions {
   int num_multiprocessors = 1;
-  int ctas_per_multiprocessor = 2;
-  int block_rows = 16;     // query rows of one pass over the keys
-  int forced_splits = 0;   // 0: chosen here
+  int block_rows = 16;    // query rows of one pass over the keys
+  int forced_splits = 0;  // 0: chosen here
   bool batch_invariant = false;
 };
 

@@ -8,9 +8,9 @@
 
 namespace attnd::kernels::device {
 
-template <int kHeadDim, int kBlockKv, int kWarps>
-class AsyncTileLoader : public KvTileAddresses<kHeadDim, kBlockKv, kWarps> {
-  using Base = KvTileAddresses<kHeadDim, kBlockKv, kWarps>;
+template <int kHeadDim, int kBlockKv, int kWarps, int kAdvance = kBlockKv>
+class AsyncTileLoader : public KvTileAddresses<kHeadDim, kBlockKv, kWarps, kAdvance> {
+  using Base = KvTileAddresses<kHeadDim, kBlockKv, kWarps, kAdvance>;
 
  public:
   using Base::Base;
@@ -54,7 +54,8 @@ template <int kHeadDim, int kRows>
 __device__ __forceinline__ void LoadQueryRows(std::uint32_t tile, int first_tile_row,
                                               const char* first_row, std::int64_t row_bytes,
                                               int rows_left, int valid_chunks, int lane) {
-  constexpr int kLanesPerRow = TileLayout<kHeadDim>::kChunks < 32 ? TileLayout<kHeadDim>::kChunks : 32;
+  constexpr int kLanesPerRow =
+      TileLayout<kHeadDim>::kChunks < 32 ? TileLayout<kHeadDim>::kChunks : 32;
   constexpr int kRowsPerPass = 32 / kLanesPerRow;
   const int sub_row = lane / kLanesPerRow;
   const int chunk = lane % kLanesPerRow;

@@ -8,8 +8,8 @@
 
 namespace attnd::kernels::device {
 
-// Query row i (index in its sequence) sees the keys j with Lower(i) <= j < Upper(i). Both ends never
-// fall as i grows, so a tile of rows sees [Lower(first), Upper(last)), and all its rows see
+// Query row i (index in its sequence) sees the keys j with Lower(i) <= j < Upper(i). Both ends
+// never fall as i grows, so a tile of rows sees [Lower(first), Upper(last)), and all its rows see
 // [Lower(last), Upper(first)).
 struct VisibleKeys {
   int lower_offset, upper_offset, kv_length;
@@ -35,8 +35,8 @@ struct VisibleKeys {
   }
 };
 
-// Hides what the rows of a warp's score fragments do not see: by selection, never arithmetic, so that
-// a NaN in a hidden score is gone too. first_row, first_key: of the fragments' first element.
+// Hides what the rows of a warp's score fragments do not see: by selection, never arithmetic, so
+// that a NaN in a hidden score is gone too. first_row, first_key: of the fragments' first element.
 template <int kFragments, int kTiles>
 __device__ __forceinline__ void MaskTile(float (&s)[kFragments][kTiles][4],
                                          const VisibleKeys& visible, int first_row, int first_key,

@@ -29,8 +29,8 @@ struct TileLayout {
   }
 
   // The address `chunks` further in the row that holds `address`, given that the bits of `chunks`
-  // are clear in the address's logical chunk and that tiles are aligned to 128 bytes: one XOR and an
-  // immediate where `chunks` is known to the compiler.
+  // are clear in the address's logical chunk and that tiles are aligned to 128 bytes: one XOR and
+  // an immediate where `chunks` is known to the compiler.
   __device__ __forceinline__ static std::uint32_t Advance(std::uint32_t address, int chunks) {
     return (address ^ ((chunks & 7) * kChunkBytes)) + (chunks & ~7) * kChunkBytes;
   }
@@ -60,12 +60,15 @@ __device__ __forceinline__ void LoadQueryFragment(std::uint32_t (&q)[4], std::ui
                          first_row * Layout::kRowBytes);
 }
 
+// Sets of B operands in registers. They are fetched kSets - 1 mma groups ahead: left to itself the
+// compiler, short of registers, reuses one set and every group of mma then waits a whole shared
+// memory latency (33 cycles). A group of two fragments keeps the tensor pipe busy for 24 cycles,
+// one of one fragment for 12.
+template <int kFragments>
+inline constexpr int kOperandSets = kFragments == 1 ? 4 : 2;
+
 // s: [kFragments x 16 rows][8 * kTiles keys] = Q K^T over the whole head dimension.
 // query(k, q): fetches the A operands of step k.
-//
-// Operands are fetched one mma group ahead into a second set of registers. Left to itself the
-// compiler, short of registers, reuses one set and every group of four mma then waits a whole shared
-// memory latency.
 template <class Arch, class Element, int kHeadDim, int kFragments, int kTiles, class Query>
 __device__ __forceinline__ void ScoreTile(float (&s)[kFragments][kTiles][4], std::uint32_t k_tile,
                                           int lane, Query query) {
@@ -74,21 +77,23 @@ __device__ __forceinline__ void ScoreTile(float (&s)[kFragments][kTiles][4], std
   constexpr int kPairs = kTiles / 2;
   const LaneKeyMajor at(lane);
   const std::uint32_t lane_address = k_tile + Layout::Offset(at.row, at.chunk);
+  constexpr int kSets = kOperandSets<kFragments>;
+  const auto fetch = [&](std::uint32_t(&operands)[4], int i) {
+    ptx::LdmatrixX4(operands, Layout::Advance(lane_address, 2 * (i / kPairs)) +
+                                  i % kPairs * 16 * Layout::kRowBytes);
+  };
   std::uint32_t q[2][kFragments][4];
-  std::uint32_t keys[2][4];
+  std::uint32_t keys[kSets][4];
   query(0, q[0]);
-  ptx::LdmatrixX4(keys[0], lane_address);
+#pragma unroll
+  for (int i = 0; i < kSets - 1; ++i) fetch(keys[i], i);
 #pragma unroll
   for (int k = 0; k < kSteps; ++k) {
 #pragma unroll
     for (int pair = 0; pair < kPairs; ++pair) {
       const int i = k * kPairs + pair;
       const int n = 2 * pair;
-      if (i + 1 < kSteps * kPairs) {
-        ptx::LdmatrixX4(keys[(i + 1) % 2],
-                        Layout::Advance(lane_address, 2 * ((i + 1) / kPairs)) +
-                            (i + 1) % kPairs * 16 * Layout::kRowBytes);
-      }
+      if (i + kSets - 1 < kSteps * kPairs) fetch(keys[(i + kSets - 1) % kSets], i + kSets - 1);
       if (pair == 0 && k + 1 < kSteps) query(k + 1, q[(k + 1) % 2]);
 #pragma unroll
       for (int m = 0; m < kFragments; ++m) {
@@ -96,11 +101,12 @@ __device__ __forceinline__ void ScoreTile(float (&s)[kFragments][kTiles][4], std
 #pragma unroll
           for (int e = 0; e < 4; ++e) s[m][n][e] = s[m][n + 1][e] = 0.0F;
         }
-        Arch::template Mma<Element>(s[m][n], q[k % 2][m], keys[i % 2][0], keys[i % 2][1]);
+        Arch::template Mma<Element>(s[m][n], q[k % 2][m], keys[i % kSets][0], keys[i % kSets][1]);
       }
 #pragma unroll
       for (int m = 0; m < kFragments; ++m) {
-        Arch::template Mma<Element>(s[m][n + 1], q[k % 2][m], keys[i % 2][2], keys[i % 2][3]);
+        Arch::template Mma<Element>(s[m][n + 1], q[k % 2][m], keys[i % kSets][2],
+                                    keys[i % kSets][3]);
       }
     }
   }
@@ -118,8 +124,14 @@ __device__ __forceinline__ void AccumulateTile(float (&accumulator)[kFragments][
   const LaneRowMajor at(lane);
   const std::uint32_t lane_address = v_tile + Layout::Offset(at.row, at.chunk);
   std::uint32_t a[kFragments][4];
-  std::uint32_t values[2][4];
-  ptx::LdmatrixX4Trans(values[0], lane_address);
+  constexpr int kSets = kOperandSets<kFragments>;
+  const auto fetch = [&](std::uint32_t(&operands)[4], int i) {
+    ptx::LdmatrixX4Trans(operands, Layout::Advance(lane_address, 2 * (i % kPairs)) +
+                                       i / kPairs * 16 * Layout::kRowBytes);
+  };
+  std::uint32_t values[kSets][4];
+#pragma unroll
+  for (int i = 0; i < kSets - 1; ++i) fetch(values[i], i);
 #pragma unroll
   for (int j = 0; j < kTiles; j += 2) {
 #pragma unroll
@@ -133,19 +145,16 @@ __device__ __forceinline__ void AccumulateTile(float (&accumulator)[kFragments][
     for (int pair = 0; pair < kPairs; ++pair) {
       const int i = j / 2 * kPairs + pair;
       const int n = 2 * pair;
-      if (i + 1 < kGroups) {
-        ptx::LdmatrixX4Trans(values[(i + 1) % 2],
-                             Layout::Advance(lane_address, 2 * ((i + 1) % kPairs)) +
-                                 (i + 1) / kPairs * 16 * Layout::kRowBytes);
+      if (i + kSets - 1 < kGroups) fetch(values[(i + kSets - 1) % kSets], i + kSets - 1);
+#pragma unroll
+      for (int m = 0; m < kFragments; ++m) {
+        Arch::template Mma<Element>(accumulator[m][n], a[m], values[i % kSets][0],
+                                    values[i % kSets][1]);
       }
 #pragma unroll
       for (int m = 0; m < kFragments; ++m) {
-        Arch::template Mma<Element>(accumulator[m][n], a[m], values[i % 2][0], values[i % 2][1]);
-      }
-#pragma unroll
-      for (int m = 0; m < kFragments; ++m) {
-        Arch::template Mma<Element>(accumulator[m][n + 1], a[m], values[i % 2][2],
-                                    values[i % 2][3]);
+        Arch::template Mma<Element>(accumulator[m][n + 1], a[m], values[i % kSets][2],
+                                    values[i % kSets][3]);
       }
     }
   }

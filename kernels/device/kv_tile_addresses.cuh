@@ -9,13 +9,16 @@
 
 namespace attnd::kernels::device {
 
-// kBlockKv rows by kWarps warps, each lane the same chunk of its rows. A warp copies whole groups of
-// kGroupRows rows. A group that lies in one page costs one page table entry, so pages of kGroupRows
-// tokens and more are as cheap as contiguous memory; smaller pages are looked up row by row.
+// kBlockKv rows by kWarps warps, each lane the same chunk of its rows. A warp copies whole groups
+// of kGroupRows rows. A group that lies in one page costs one page table entry, so pages of
+// kGroupRows tokens and more are as cheap as contiguous memory; smaller pages are looked up row by
+// row.
 //
 // Addresses are prepared a tile ahead: FetchEntries (the page table's latency) -> Prepare
 // (arithmetic), in ascending order of tiles, one after the other. Loaders derive from this class.
-template <int kHeadDim, int kBlockKv, int kWarps>
+//
+// kAdvance: rows from one tile to the next; more than kBlockKv where several loaders take turns.
+template <int kHeadDim, int kBlockKv, int kWarps, int kAdvance = kBlockKv>
 class KvTileAddresses {
  public:
   // `source` is complete. source_address: its shared memory address. The tile at first_row is
@@ -26,7 +29,7 @@ class KvTileAddresses {
         warp_(warp),
         sub_row_(lane / kLanesPerRow),
         chunk_(lane % kLanesPerRow) {
-    mode_ = source.page_table == nullptr            ? kContiguous
+    mode_ = source.page_table == nullptr         ? kContiguous
             : source.page_mask + 1 >= kGroupRows ? kPages
                                                  : kSmallPages;
     chunk_is_valid_ = chunk_ < valid_chunks;
@@ -53,9 +56,9 @@ class KvTileAddresses {
     const int2 row_bytes = ptx::LdShared64(source_address_);
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
-      rows_left_[g] -= kBlockKv;
-      k_[g] += static_cast<std::int64_t>(row_bytes.x) * kBlockKv;
-      v_[g] += static_cast<std::int64_t>(row_bytes.y) * kBlockKv;
+      rows_left_[g] -= kAdvance;
+      k_[g] += static_cast<std::int64_t>(row_bytes.x) * kAdvance;
+      v_[g] += static_cast<std::int64_t>(row_bytes.y) * kAdvance;
     }
     if (mode_ == kPages) LocatePages(source, first_row);
   }

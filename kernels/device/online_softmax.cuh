@@ -1,9 +1,10 @@
 // Online softmax over score fragments: base 2, one running (row_max, row_sum) per query row.
 //
-// row_max is the rounded FP32 number max(s * c) with c = log2(e) * scale; p, the rescale factors and
-// lse all use that same number, so its rounding cancels. It is raised only when a tile exceeds it
-// by more than kLazyRescale: p then stays below 2^kLazyRescale, far inside FP16, and the accumulator
-// is left alone in nearly every tile. The decision is per row; the vote only skips a product with 1.
+// row_max is the rounded FP32 number max(s * c) with c = log2(e) * scale; p, the rescale factors
+// and lse all use that same number, so its rounding cancels. It is raised only when a tile exceeds
+// it by more than kLazyRescale: p then stays below 2^kLazyRescale, far inside FP16, and the
+// accumulator is left alone in nearly every tile. The decision is per row; the vote only skips a
+// product with 1.
 #pragma once
 
 #include "kernels/ptx/ex2.cuh"

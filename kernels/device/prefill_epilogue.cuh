@@ -31,14 +31,16 @@ __device__ __forceinline__ RowResult FinishRow(float row_max, float row_sum, flo
   return {scale / row_sum, fmaf(row_max, kLn2, logf(row_sum))};
 }
 
-// Writes a warp's kFragments x 16 rows. `rows_left`: how many of them exist. `stage`: this warp's own
-// rows of a swizzled tile, free to overwrite. with_sink: the kernel variant applies
-// sinks. Sets the tile's bit where a stored o is not finite.
+// Writes a warp's kFragments x 16 rows. `rows_left`: how many of them exist. `stage`: this warp's
+// own rows of a swizzled tile, free to overwrite. with_sink: the kernel variant applies sinks. Sets
+// the tile's bit where a stored o is not finite.
 template <class Element, int kHeadDim, int kFragments>
-__device__ __forceinline__ void StorePrefillRows(
-    const CudaLaunchParams& params, const AttentionSequence& sequence, int head, int first_row,
-    float (&accumulator)[kFragments][kHeadDim / 8][4], OnlineSoftmax<kFragments>& softmax,
-    bool with_sink, std::uint32_t* stage, int tile_index, int lane) {
+__device__ __forceinline__ void StorePrefillRows(const CudaLaunchParams& params,
+                                                 const AttentionSequence& sequence, int head,
+                                                 int first_row,
+                                                 float (&accumulator)[kFragments][kHeadDim / 8][4],
+                                                 OnlineSoftmax<kFragments>& softmax, bool with_sink,
+                                                 std::uint32_t* stage, int tile_index, int lane) {
   float sink_log2 = -INFINITY;
   if (with_sink && sequence.sink_logits != nullptr && !params.attention.partial) {
     sink_log2 = sequence.sink_logits[head] * kLog2E;
@@ -66,8 +68,9 @@ __device__ __forceinline__ void StorePrefillRows(
         }
       }
       if (exists && quad == 0 && sequence.lse != nullptr) {
-        sequence.lse[static_cast<std::int64_t>(first_row + row) * params.attention.num_heads +
-                     head] = result.lse;
+        sequence
+            .lse[static_cast<std::int64_t>(first_row + row) * params.attention.num_heads + head] =
+            result.lse;
       }
     }
   }

@@ -1,5 +1,5 @@
-// What every prefill kernel works out before its main loop: tile ranges, the score factor, and where
-// the query operands come from.
+// What every prefill kernel works out before its main loop: tile ranges, the score factor, and
+// where the query operands come from.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,8 @@
 
 namespace attnd::kernels::device {
 
-// Tells the compiler that a value is the same in all lanes, so that it may live in a uniform register.
+// Tells the compiler that a value is the same in all lanes, so that it may live in a uniform
+// register.
 __device__ __forceinline__ int Uniform(int value) { return __shfl_sync(0xffffffffU, value, 0); }
 
 // KV tiles [first, end) hold a key that some row of the CTA sees. Of those, tiles outside

@@ -17,8 +17,9 @@ inline constexpr float kLn2 = 0.693147180559945309F;
 __device__ __forceinline__ float Tanh(float x) {
   if (fabsf(x) < 0.3F) {  // the other form cancels here; the first dropped term is 2^-23 relative
     const float y = x * x;
-    return x * fmaf(y, fmaf(y, fmaf(y, fmaf(y, 0.0218694885F, -0.0539682540F), 0.133333333F),
-                            -0.333333333F),
+    return x * fmaf(y,
+                    fmaf(y, fmaf(y, fmaf(y, 0.0218694885F, -0.0539682540F), 0.133333333F),
+                         -0.333333333F),
                     1.0F);
   }
   return 1.0F - 2.0F * __frcp_rn(ptx::Ex2(2.0F * kLog2E * x) + 1.0F);
@@ -35,8 +36,7 @@ struct ScoreOptions {
       : scale(scale_),
         soft_cap(sequence.logits_soft_cap),
         slope(sequence.alibi_slopes == nullptr ? 0.0F : sequence.alibi_slopes[head]),
-        bias(sequence.bias == nullptr ? nullptr
-                                      : sequence.bias + head * sequence.bias_head_stride),
+        bias(sequence.bias == nullptr ? nullptr : sequence.bias + head * sequence.bias_head_stride),
         bias_row_stride(sequence.bias_row_stride),
         diagonal(static_cast<int>(sequence.query_position - sequence.key_position)),
         query_length(sequence.query_length),

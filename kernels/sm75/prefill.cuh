@@ -1,16 +1,19 @@
 // Fused prefill attention for sm_75 (T4): FP16, FP32 accumulation.
 //
-// Algorithm  As sm80/prefill.cuh: one CTA owns a tile of query rows of one head, streams its KV tiles
+// Algorithm  As sm80/prefill.cuh: one CTA owns a tile of query rows of one head, streams its KV
+// tiles
 //            and keeps (row_max, row_sum, accumulator) in registers.
-// Tiles      d 64: 128 rows x 64 keys. d 128: 128 x 32. d 256: 64 x 32.
+// Tiles      d 64: 128 rows x 64 keys. d 128: 128 x 32. d 256: 64 x 16.
 // Warps      4. 32 rows each at d 64 and 128: with 16 the K and V fragments keep shared memory
 //            (64 B/clk an SM) as busy as the tensor pipe. 16 rows at d 256, where 32 do not fit in
 //            registers and shared memory binds.
 // Loads      No cp.async here: K and V go through one register buffer in turn. V's loads are in
 //            flight during Q K^T and softmax, the next K's during P V. Two barriers a tile.
-// Shared     Q + K + V: d 64 16 + 8 + 8 KiB, two CTAs fit an SM; d 128 32 + 8 + 8 KiB; d 256 Q (32 KiB)
+// Shared     Q + K + V: d 64 16 + 8 + 8 KiB, two CTAs fit an SM; d 128 32 + 8 + 8 KiB; d 256 Q (32
+// KiB)
 //            is taken into registers first and K + V (16 + 16 KiB) reuse its place. Limit: 64 KiB.
-// Roofline   4 * head_dim FLOP a score against 65 TFLOP/s: 0.5 ms for 16 heads x 2048^2 at d 128. Per
+// Roofline   4 * head_dim FLOP a score against 65 TFLOP/s: 0.5 ms for 16 heads x 2048^2 at d 128.
+// Per
 //            score also 1/16 ex2 slot, so ex2 is 12 % of that at d 128, 25 % at d 64.
 // Limits     rows and addresses aligned to 16 bytes; lengths up to kMaxDeviceTokens.
 #pragma once
@@ -43,7 +46,7 @@ struct PrefillTile<128> {
 };
 template <>
 struct PrefillTile<256> {
-  static constexpr int kWarps = 4, kFragments = 1, kBlockKv = 32, kCtasPerSm = 2;
+  static constexpr int kWarps = 4, kFragments = 1, kBlockKv = 16, kCtasPerSm = 2;
   static constexpr bool kQueryInRegisters = true, kQueryUnderKv = true;
 };
 
@@ -79,8 +82,7 @@ __global__ void __launch_bounds__(PrefillShape<kHeadDim, Tile>::kThreads, Tile::
     PrefillKernel(const __grid_constant__ CudaLaunchParams params) {
   using Shape = PrefillShape<kHeadDim, Tile>;
   using Loader = device::RegisterTileLoader<kHeadDim, Tile::kBlockKv, Tile::kWarps>;
-  using Query =
-      device::QueryOperands<Element, kHeadDim, Tile::kFragments, Tile::kQueryInRegisters>;
+  using Query = device::QueryOperands<Element, kHeadDim, Tile::kFragments, Tile::kQueryInRegisters>;
   constexpr int kFragments = Tile::kFragments;
   constexpr int kBlockKv = Tile::kBlockKv;
   constexpr bool kAll = kVariant == PrefillVariant::kAll;
@@ -161,17 +163,20 @@ __global__ void __launch_bounds__(PrefillShape<kHeadDim, Tile>::kThreads, Tile::
 
   if constexpr (Tile::kQueryUnderKv) __syncthreads();  // other warps may still read V
   if (warp_row > last_row) return;
-  device::StorePrefillRows<Element, kHeadDim>(params, params.attention.sequences[task.sequence],
-                                              head, warp_row, accumulator, softmax, kAll,
-                                              reinterpret_cast<std::uint32_t*>(warp_q), blockIdx.x,
-                                              lane);
+  device::StorePrefillRows<Element, kHeadDim>(
+      params, params.attention.sequences[task.sequence], head, warp_row, accumulator, softmax, kAll,
+      reinterpret_cast<std::uint32_t*>(warp_q), blockIdx.x, lane);
 }
+
+static_assert(PrefillShape<64, PrefillTile<64>>::kBlockQ == PrefillBlockQ(64));
+static_assert(PrefillShape<128, PrefillTile<128>>::kBlockQ == PrefillBlockQ(128));
+static_assert(PrefillShape<256, PrefillTile<256>>::kBlockQ == PrefillBlockQ(256));
 
 template <class Element, int kHeadDim, PrefillVariant kVariant, class Tile>
 cudaError_t PreparePrefill() {
-  return cudaFuncSetAttribute(
-      PrefillKernel<Element, kHeadDim, kVariant, Tile>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-      sizeof(typename PrefillShape<kHeadDim, Tile>::SharedMemory));
+  return cudaFuncSetAttribute(PrefillKernel<Element, kHeadDim, kVariant, Tile>,
+                              cudaFuncAttributeMaxDynamicSharedMemorySize,
+                              sizeof(typename PrefillShape<kHeadDim, Tile>::SharedMemory));
 }
 
 template <class Element, int kHeadDim, PrefillVariant kVariant, class Tile>

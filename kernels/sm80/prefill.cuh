@@ -1,4 +1,27 @@
-// Fused prefill attention for sm_80 and newer, FP16 and BF16, FP32 accumulation.
+// Fused prefill attention for sm_80 and newer: FP16 and BF16, FP32 accumulation.
+//
+// Algorithm  One CTA owns a tile of query rows of one head of one sequence. It streams the KV tiles
+// that
+//            some row sees through a ring in shared memory, in ascending order from multiples of
+//            kBlockKv, and keeps (row_max, row_sum, accumulator) in registers. A warp skips tiles
+//            that all its rows hide and masks only tiles on an edge.
+// Overlap    Softmax and P V stand in one basic block, so that the compiler interleaves ex2 with
+// mma;
+//            without that (a branch between them) 8 % of the speed is gone. The next tiles' copies
+//            run under everything; their addresses are prepared after P V, away from the barrier.
+// Tiles      d 64: 128 rows x 64 keys. d 128: 128 x 64. d 256: 64 x 32. 2 stages.
+// Warps      4, two CTAs an SM. 32 rows each at d 64 and 128: every K and V fragment feeds two mma.
+// 16 at
+//            d 256, where two fragments of the accumulator do not fit in registers and shared
+//            memory binds: 72 KiB read and 8 KiB written for 64 keys, 640 cycles against 394 of
+//            mma.
+// Shared     Q + 2 x (K + V): d 64 16 + 32 KiB, d 128 32 + 64 KiB (under the 99 KiB of sm_86 and
+// sm_89).
+//            d 256: Q is taken into registers first and the ring (64 KiB) reuses its place.
+// Roofline   4 * head_dim FLOP a score. mma.m16n8k16 reaches 641 TFLOP/s on an H200 (measured); at
+// d 64
+//            ex2 (16 a clock an SM) needs 65 % of the time that mma does.
+// Limits     rows and addresses aligned to 16 bytes; lengths up to kMaxDeviceTokens.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +55,7 @@ struct PrefillTile<128> {
 };
 template <>
 struct PrefillTile<256> {
-  static constexpr int kWarps = 8, kFragments = 1, kBlockKv = 32, kStages = 2, kCtasPerSm = 1;
+  static constexpr int kWarps = 4, kFragments = 1, kBlockKv = 32, kStages = 2, kCtasPerSm = 2;
   static constexpr bool kQueryInRegisters = true, kQueryInRing = true;
 };
 
@@ -62,6 +85,7 @@ struct PrefillShape : Tile {
   };
   using SharedMemory = std::conditional_t<Tile::kQueryInRing, SharedQuery, SeparateQuery>;
   static_assert(!Tile::kQueryInRing || Tile::kQueryInRegisters);
+  static_assert(sizeof(SharedMemory) <= 99 * 1024, "what a CTA may have on sm_86 and sm_89");
 };
 
 template <class Element, int kHeadDim, PrefillVariant kVariant, class Tile>
@@ -69,8 +93,7 @@ __global__ void __launch_bounds__(PrefillShape<kHeadDim, Tile>::kThreads, Tile::
     PrefillKernel(const __grid_constant__ CudaLaunchParams params) {
   using Shape = PrefillShape<kHeadDim, Tile>;
   using Loader = device::AsyncTileLoader<kHeadDim, Tile::kBlockKv, Tile::kWarps>;
-  using Query =
-      device::QueryOperands<Element, kHeadDim, Tile::kFragments, Tile::kQueryInRegisters>;
+  using Query = device::QueryOperands<Element, kHeadDim, Tile::kFragments, Tile::kQueryInRegisters>;
   constexpr int kFragments = Tile::kFragments;
   constexpr int kBlockKv = Tile::kBlockKv;
   constexpr int kStages = Tile::kStages;
@@ -170,17 +193,20 @@ __global__ void __launch_bounds__(PrefillShape<kHeadDim, Tile>::kThreads, Tile::
 
   if constexpr (Tile::kQueryInRing) __syncthreads();  // other warps may still read the ring
   if (warp_row > last_row) return;
-  device::StorePrefillRows<Element, kHeadDim>(params, params.attention.sequences[task.sequence],
-                                              head, warp_row, accumulator, softmax, kAll,
-                                              reinterpret_cast<std::uint32_t*>(warp_q), blockIdx.x,
-                                              lane);
+  device::StorePrefillRows<Element, kHeadDim>(
+      params, params.attention.sequences[task.sequence], head, warp_row, accumulator, softmax, kAll,
+      reinterpret_cast<std::uint32_t*>(warp_q), blockIdx.x, lane);
 }
+
+static_assert(PrefillShape<64, PrefillTile<64>>::kBlockQ == PrefillBlockQ(64));
+static_assert(PrefillShape<128, PrefillTile<128>>::kBlockQ == PrefillBlockQ(128));
+static_assert(PrefillShape<256, PrefillTile<256>>::kBlockQ == PrefillBlockQ(256));
 
 template <class Element, int kHeadDim, PrefillVariant kVariant, class Tile>
 cudaError_t PreparePrefill() {
-  return cudaFuncSetAttribute(
-      PrefillKernel<Element, kHeadDim, kVariant, Tile>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-      sizeof(typename PrefillShape<kHeadDim, Tile>::SharedMemory));
+  return cudaFuncSetAttribute(PrefillKernel<Element, kHeadDim, kVariant, Tile>,
+                              cudaFuncAttributeMaxDynamicSharedMemorySize,
+                              sizeof(typename PrefillShape<kHeadDim, Tile>::SharedMemory));
 }
 
 template <class Element, int kHeadDim, PrefillVariant kVariant, class Tile>

@@ -17,7 +17,7 @@ template <int kHeadDim>
 struct PrefillTile;
 
 // Query rows of one PrefillTask.
-int PrefillBlockQ(int head_dim_bucket);
+constexpr int PrefillBlockQ(int head_dim_bucket) { return head_dim_bucket == 256 ? 64 : 128; }
 
 // Sets the kernel's shared memory attribute and loads its code; once a device, before any launch.
 template <class Element, int kHeadDim, PrefillVariant kVariant, class Tile = PrefillTile<kHeadDim>>

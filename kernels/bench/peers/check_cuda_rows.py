@@ -1,10 +1,12 @@
-"""Every CUDA row against float64 on random shapes and options: check_cuda_rows.py LIBRARY [name filter]. Exit code 1 on a miss."""
+"""Every CUDA row against float64 on random shapes and options: check_cuda_rows.py LIBRARY [name filter] [every Nth case]. Exit code 1 on a miss."""
+import itertools
 import sys
 import torch
 from attention_oracle import attention, error_budget
 from attnd_library import Library
 
 DEV = "cuda"
+TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def make_pages(k, v, kv_lengths, page_tokens):
@@ -76,7 +78,7 @@ def check(lib, row, dtype, h, hk, d, query_lengths, kv_lengths, page_tokens=0, m
 
 def cases(row, d):
     """Shapes around the tile sizes, ragged batches, odd head dimensions, GQA, pages, each option alone and together."""
-    all_options = "all" in row
+    all_options = "all" in row or "simt" in row
     decode = "decode" in row
     slopes = torch.tensor([2.0 ** -(i + 1) for i in range(8)], device=DEV)
     sinks = torch.linspace(-2, 3, 8, device=DEV)
@@ -103,7 +105,40 @@ def cases(row, d):
         for extra in (dict(cap=5.0), dict(cap=50.0, magnitude=20.0), dict(slopes=slopes), dict(sinks=sinks), dict(sinks=sinks, partial=True),
                       dict(cap=10.0, slopes=slopes, sinks=sinks, causal=True, left=90)):
             yield dict(h=8, hk=4, d=d, query_lengths=ql, kv_lengths=kl, **extra)
-        yield dict(h=8, hk=4, d=d, query_lengths=[70 if not decode else 4], kv_lengths=[210], bias=torch.randn(8, 70, 210, device=DEV))
+        yield dict(h=8, hk=4, d=d, query_lengths=[4 if decode else 70], kv_lengths=[210], bias=torch.randn(8, 4 if decode else 70, 210, device=DEV))
+
+
+def check_nonfinite(lib, row, dtype, d):
+    """NaN and Inf in one key's value, seen by the queries from that key on only. A tensor-core row flags its tiles; the
+    exact row keeps them out of every other query."""
+    n, at = 200, 130
+    q, k, v = (torch.randn(1, n, h, d, device=DEV).to(dtype) for h in (4, 2, 2))
+    v[0, at, 0, 3] = float("nan")
+    v[0, at, 1, 5] = float("inf")
+    o = torch.zeros(1, n, 4, d, device=DEV, dtype=dtype)
+    launch = lib.plan(row, q, k, v, o, causal=True)
+    launch()
+    torch.cuda.synchronize()
+    word, flagged = launch.status()
+    # In two calls: an oracle that multiplies hidden values with 0 would spread the NaN itself.
+    expected = torch.cat([attention(q[0, :at], k[0, :at], v[0, :at], causal=True)[0], attention(q[0, at:], k[0], v[0], causal=True)[0]])
+    if "simt" not in row:
+        return [] if flagged > 0 and word == 0 else [f"{flagged} tiles flagged, error word {word}"]
+    same = (o[0].isnan() == expected.isnan()) & (o[0].isinf() == expected.isinf())
+    return [] if same.all() and not flagged else [f"{(~same).sum().item()} elements differ in being NaN or Inf, {flagged} flagged"]
+
+
+def check_bad_page(lib, row, dtype, d):
+    """A page table entry outside the pool is reported and nothing is read through it."""
+    k, v = (torch.randn(1, 100, 2, d, device=DEV).to(dtype) for _ in range(2))
+    pool, table = make_pages(k, v, [100], 16)
+    table[0, 3] = 0xFFFFFF00
+    q = torch.randn(1, 4, 4, d, device=DEV).to(dtype)
+    launch = lib.plan(row, q, None, None, torch.zeros_like(q), pool=pool, table=table, page_tokens=16, kv_heads=2, kv_lengths=[100])
+    launch()
+    torch.cuda.synchronize()
+    word, _ = launch.status()
+    return [] if word == 1 else [f"error word {word} after an invalid page"]
 
 
 def main():
@@ -113,10 +148,10 @@ def main():
     for row in lib.rows():
         if len(sys.argv) > 2 and sys.argv[2] not in row:
             continue
-        dtype = torch.float16 if "f16" in row and "bf16" not in row else torch.bfloat16
+        dtype = next(t for name, t in TYPES.items() if name in row)
         d = next(x for x in (256, 128, 64) if f"d{x}" in row)
         count, bad, worst = 0, 0, 0.0
-        for case in cases(row, d):
+        for case in itertools.islice(cases(row, d), 0, None, int(sys.argv[3]) if len(sys.argv) > 3 else 1):
             count += 1
             problems, ratio = check(lib, row, dtype, **case)
             worst = max(worst, ratio)
@@ -125,6 +160,14 @@ def main():
                 if bad <= 3:
                     shown = {k: (v if not torch.is_tensor(v) else "tensor") for k, v in case.items()}
                     print(f"  {row} {shown}: {problems[:3]}", flush=True)
+        for special in (check_nonfinite, check_bad_page):
+            if "decode" in row and special is check_nonfinite:
+                continue  # its batch is no decode batch
+            count += 1
+            problems = special(lib, row, dtype, d)
+            if problems:
+                bad += 1
+                print(f"  {row} {special.__name__}: {problems}", flush=True)
         failed += bad
         print(f"{row}: {count - bad} of {count} right, largest error {worst:.2f} of the budget", flush=True)
     sys.exit(1 if failed else 0)

@@ -76,13 +76,13 @@ def main():
         dtype = getattr(torch, type_name)
         short = {"bfloat16": "bf16", "float16": "fp16"}[type_name]
         for d, h in ((64, 32), (128, 16), (256, 8)):
-            rows = args.rows.split(",") if args.rows else [r for r in lib.rows() if "prefill" in r and short in r and "all" not in r]
+            rows = args.rows.split(",") if args.rows else [r for r in lib.rows() if "prefill" in r and short in r and "all" not in r and "simt" not in r]
             rows = [r for r in rows if f"d{d}" in r]
             backends = ["flash"] if dtype == torch.bfloat16 else ["flash", "efficient"]
             for s in (512, 4096) if args.quick else (512, 1024, 2048, 4096, 8192, 16384):
                 for causal in (False, True):
                     prefill(lib, out, rows, backends, dtype, 16384 // s, h, h, s, d, causal, args.repeats)
-        rows = [r for r in rows if "d128" in r] or [r for r in lib.rows() if "prefill" in r and short in r and "d128" in r and "all" not in r]
+        rows = [r for r in rows if "d128" in r] or [r for r in lib.rows() if "prefill" in r and short in r and "d128" in r and "all" not in r and "simt" not in r]
         if not args.quick:
             for s in (512, 2048, 8192, 32768):
                 prefill(lib, out, rows, ["flash"], dtype, max(1, 8192 // s), 32, 8, s, 128, True, args.repeats)
