@@ -86,7 +86,9 @@ DecodePlan PlanDecode(const AttentionParams& params, const DecodePlanOptions& op
   }
   const int passes = Ceil(plan.max_query_rows, options.block_rows);
   const int columns = params.num_kv_heads * std::max(passes, 1);
-  const int chosen = ChooseSplitSteps(ranges, columns, options.num_multiprocessors);
+  // Passes over the same keys find them in the L2: then a second CTA on a multiprocessor pays.
+  const int chosen =
+      ChooseSplitSteps(ranges, columns, options.num_multiprocessors * (passes > 1 ? 2 : 1));
 
   for (int i = 0; i < params.num_sequences; ++i) {
     const Range range = ranges[static_cast<std::size_t>(i)];

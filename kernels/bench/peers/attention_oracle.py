@@ -37,8 +37,10 @@ def attention(q, k, v, causal=False, left=-1, right=-1, scale=None, cap=0.0, slo
 
 
 def error_budget(q, k, v, reference, **options):
-    """Twice the largest error of an unfused pipeline with FP32 scores and probabilities in the input's type, plus a floor of one
-    rounding of the largest output: one query of a few keys may by luck have no error at all."""
+    """Twice the largest error of an unfused pipeline with FP32 scores and probabilities in the input's type, plus a floor, since
+    one query of a few keys may by luck have no error at all: one rounding of the largest output, and what the hardware's ex2
+    (2 ulp, so 2^-22 of every weight) can add to an average of values."""
     unfused, _ = attention(q, k, v, probability_type=q.dtype, compute=torch.float32, **options)
-    error = (unfused.to(q.dtype).double() - reference).abs().nan_to_num().max().item()
-    return 2 * error + torch.finfo(q.dtype).eps * reference.abs().nan_to_num().max().item()
+    error = (unfused.to(q.dtype).double() - reference).abs().nan_to_num().max().item() if reference.numel() else 0.0
+    floor = torch.finfo(q.dtype).eps * reference.abs().nan_to_num().max().item() if reference.numel() else 0.0
+    return 2 * error + floor + 2.0 ** -22 * (v.abs().max().item() if v.numel() else 0.0)
