@@ -6,6 +6,7 @@
 #include <array>
 
 #include "kernels/any/prefill_simt.h"
+#include "kernels/sm75/decode_mma.h"
 #include "kernels/sm75/prefill.h"
 #include "kernels/sm80/decode_mma.h"
 #include "kernels/sm80/prefill.h"
@@ -72,6 +73,21 @@ constexpr CudaKernelRow Sm80Decode(const char* name) {
           &sm80::LaunchDecodeMma<Element, kHeadDim>};
 }
 
+template <int kHeadDim>
+constexpr CudaKernelRow Sm75Decode(const char* name) {
+  return {name,
+          Operation::kDecode,
+          75,
+          kLastCc,
+          DataType::kFp16,
+          DataType::kFp16,
+          kHeadDim,
+          kAllFeatures,
+          sm75::kDecodeBlockRows,
+          &sm75::PrepareDecodeMma<__half, kHeadDim>,
+          &sm75::LaunchDecodeMma<__half, kHeadDim>};
+}
+
 template <class Element, int kHeadDim>
 constexpr CudaKernelRow Exact(const char* name) {
   return {name,
@@ -118,6 +134,9 @@ constexpr std::array kTable = {
     Sm75Prefill<64, P75::kAll>("sm75/prefill_fp16_d64_all"),
     Sm75Prefill<128, P75::kAll>("sm75/prefill_fp16_d128_all"),
     Sm75Prefill<256, P75::kAll>("sm75/prefill_fp16_d256_all"),
+    Sm75Decode<64>("sm75/decode_mma_fp16_d64"),
+    Sm75Decode<128>("sm75/decode_mma_fp16_d128"),
+    Sm75Decode<256>("sm75/decode_mma_fp16_d256"),
     Exact<float, 64>("any/prefill_simt_fp32_d64"),
     Exact<float, 128>("any/prefill_simt_fp32_d128"),
     Exact<float, 256>("any/prefill_simt_fp32_d256"),

@@ -39,8 +39,7 @@ Range VisibleSteps(const AttentionSequence& sequence) {
 }
 
 // Time of the launch in those units: full waves of average splits, and never less than the longest.
-double Estimate(const std::vector<Range>& ranges, int split_steps, int columns,
-                int num_multiprocessors) {
+double Estimate(const std::vector<Range>& ranges, int split_steps, int columns, int slots) {
   std::int64_t splits = 0;
   std::int64_t steps = 0;
   int longest = 0;
@@ -52,20 +51,20 @@ double Estimate(const std::vector<Range>& ranges, int split_steps, int columns,
   }
   if (splits == 0) return 0;
   const double mean = static_cast<double>(steps) / static_cast<double>(splits);
-  const int waves = Ceil(splits * columns, num_multiprocessors);
+  const int waves = Ceil(splits * columns, slots);
   return std::max(waves * (mean * kDecodeStepTokens + kCtaTokens),
                   longest * kDecodeStepTokens + kCtaTokens);
 }
 
-int ChooseSplitSteps(const std::vector<Range>& ranges, int columns, int num_multiprocessors) {
+int ChooseSplitSteps(const std::vector<Range>& ranges, int columns, int slots) {
   int longest = 1;
   for (const Range& range : ranges) longest = std::max(longest, range.steps());
   int best_steps = longest;
-  double best = Estimate(ranges, longest, columns, num_multiprocessors);
+  double best = Estimate(ranges, longest, columns, slots);
   for (int splits = 2; splits <= std::min(longest, kMaxSplits); ++splits) {
     const int steps = Ceil(longest, splits);
-    const double time = Estimate(ranges, steps, columns, num_multiprocessors) + kMergeTokens +
-                        kMergeSplitTokens * splits;
+    const double time =
+        Estimate(ranges, steps, columns, slots) + kMergeTokens + kMergeSplitTokens * splits;
     if (time < best) {
       best = time;
       best_steps = steps;

@@ -21,6 +21,8 @@ namespace attnd::kernels::device {
 template <int kHeadDim, int kBlockKv, int kWarps, int kAdvance = kBlockKv>
 class KvTileAddresses {
  public:
+  KvTileAddresses() = default;
+
   // `source` is complete. source_address: its shared memory address. The tile at first_row is
   // prepared.
   __device__ __forceinline__ KvTileAddresses(const KvSource& source, std::uint32_t source_address,

@@ -8,43 +8,47 @@
 
 namespace attnd::kernels::device {
 
-// One buffer serves K and V in turn: Fetch... starts the loads, Store waits for them.
-template <int kHeadDim, int kBlockKv, int kWarps>
-class RegisterTileLoader : public KvTileAddresses<kHeadDim, kBlockKv, kWarps> {
-  using Base = KvTileAddresses<kHeadDim, kBlockKv, kWarps>;
+// Fetch starts the loads of a tile into a buffer of registers, Store waits for them. The buffer is
+// the caller's: one that K and V use in turn, or one each.
+template <int kHeadDim, int kBlockKv, int kWarps, int kAdvance = kBlockKv>
+class RegisterTileLoader : public KvTileAddresses<kHeadDim, kBlockKv, kWarps, kAdvance> {
+  using Base = KvTileAddresses<kHeadDim, kBlockKv, kWarps, kAdvance>;
 
  public:
   using Base::Base;
+  using Buffer = uint4[Base::kGroups][Base::kPasses];
 
   // Pieces of the prepared tile, which begins at first_row, into the buffer; rows past the end and
   // chunks past the head dimension become zeros.
-  __device__ __forceinline__ void FetchK(const KvSource& source, int first_row) {
-    Fetch(source, source.k, this->k_, this->PassStep().x, first_row);
+  __device__ __forceinline__ void FetchK(const KvSource& source, int first_row,
+                                         Buffer& buffer) const {
+    Fetch(buffer, source, source.k, this->k_, this->PassStep().x, first_row);
   }
-  __device__ __forceinline__ void FetchV(const KvSource& source, int first_row) {
-    Fetch(source, source.v, this->v_, this->PassStep().y, first_row);
+  __device__ __forceinline__ void FetchV(const KvSource& source, int first_row,
+                                         Buffer& buffer) const {
+    Fetch(buffer, source, source.v, this->v_, this->PassStep().y, first_row);
   }
-  __device__ __forceinline__ void Store(char* tile) const {
+  __device__ __forceinline__ void Store(char* tile, const Buffer& buffer) const {
 #pragma unroll
     for (int g = 0; g < Base::kGroups; ++g) {
 #pragma unroll
       for (int pass = 0; pass < Base::kPasses; ++pass) {
-        *reinterpret_cast<uint4*>(tile + this->TileOffset(g, pass)) = buffer_[g][pass];
+        *reinterpret_cast<uint4*>(tile + this->TileOffset(g, pass)) = buffer[g][pass];
       }
     }
   }
 
  private:
-  __device__ __forceinline__ void Fetch(const KvSource& source, const char* base,
+  __device__ __forceinline__ void Fetch(Buffer& buffer, const KvSource& source, const char* base,
                                         const char* const (&from)[Base::kGroups], int step,
-                                        int first_row) {
+                                        int first_row) const {
     if (this->mode_ == Base::kSmallPages) {
 #pragma unroll
       for (int g = 0; g < Base::kGroups; ++g) {
 #pragma unroll
         for (int pass = 0; pass < Base::kPasses; ++pass) {
           const std::int64_t offset = this->SmallPageOffset(source, first_row, g, pass);
-          buffer_[g][pass] = Load(base + offset, offset >= 0);
+          buffer[g][pass] = Load(base + offset, offset >= 0);
         }
       }
       return;
@@ -53,16 +57,14 @@ class RegisterTileLoader : public KvTileAddresses<kHeadDim, kBlockKv, kWarps> {
     for (int g = 0; g < Base::kGroups; ++g) {
 #pragma unroll
       for (int pass = 0; pass < Base::kPasses; ++pass) {
-        buffer_[g][pass] = Load(from[g] + pass * static_cast<std::int64_t>(step),
-                                pass * Base::kRowsPerPass < this->rows_left_[g]);
+        buffer[g][pass] = Load(from[g] + pass * static_cast<std::int64_t>(step),
+                               pass * Base::kRowsPerPass < this->rows_left_[g]);
       }
     }
   }
   __device__ __forceinline__ static uint4 Load(const char* from, bool exists) {
     return exists ? __ldg(reinterpret_cast<const uint4*>(from)) : make_uint4(0, 0, 0, 0);
   }
-
-  uint4 buffer_[Base::kGroups][Base::kPasses];
 };
 
 // A warp's own kRows query rows into a tile at first_tile_row; rows past `rows_left` become zeros.

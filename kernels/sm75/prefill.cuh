@@ -128,9 +128,10 @@ __global__ void __launch_bounds__(PrefillShape<kHeadDim, Tile>::kThreads, Tile::
   const auto v_address = static_cast<std::uint32_t>(__cvta_generic_to_shared(v_tile));
   Loader loader(source, static_cast<std::uint32_t>(__cvta_generic_to_shared(&shared.source)),
                 tiles.first * kBlockKv, valid_chunks, warp, lane);
+  typename Loader::Buffer buffer;
   if (tiles.first < tiles.end) {
-    loader.FetchK(source, tiles.first * kBlockKv);
-    loader.Store(k_tile);
+    loader.FetchK(source, tiles.first * kBlockKv, buffer);
+    loader.Store(k_tile, buffer);
   }
 
   device::OnlineSoftmax<kFragments> softmax;
@@ -138,7 +139,7 @@ __global__ void __launch_bounds__(PrefillShape<kHeadDim, Tile>::kThreads, Tile::
   for (int tile = tiles.first; tile < tiles.end; ++tile) {
     const bool skips = tiles.Skips(tile);
     __syncthreads();  // K of this tile is complete, and all warps are done with the V before it
-    loader.FetchV(source, tile * kBlockKv);
+    loader.FetchV(source, tile * kBlockKv, buffer);
     loader.FetchEntries(source, (tile + 1) * kBlockKv);
     float s[kFragments][kBlockKv / 8][4];
     if (!skips) {
@@ -148,17 +149,17 @@ __global__ void __launch_bounds__(PrefillShape<kHeadDim, Tile>::kThreads, Tile::
         device::MaskTile(s, visible, warp_row, tile * kBlockKv, lane);
       }
     }
-    loader.Store(v_tile);
+    loader.Store(v_tile, buffer);
     __syncthreads();  // V is complete, and all warps are done with K
     if (tile + 1 < tiles.end) {
       loader.Prepare(source, (tile + 1) * kBlockKv);
-      loader.FetchK(source, (tile + 1) * kBlockKv);
+      loader.FetchK(source, (tile + 1) * kBlockKv, buffer);
     }
     if (!skips) {
       softmax.Step(s, accumulator, kAll ? device::kLog2E : factor.c);
       device::AccumulateTile<Arch, Element, kHeadDim>(accumulator, s, v_address, lane);
     }
-    if (tile + 1 < tiles.end) loader.Store(k_tile);
+    if (tile + 1 < tiles.end) loader.Store(k_tile, buffer);
   }
 
   if constexpr (Tile::kQueryUnderKv) __syncthreads();  // other warps may still read V

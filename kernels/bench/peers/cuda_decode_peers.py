@@ -64,13 +64,14 @@ def main():
     parser.add_argument("library")
     parser.add_argument("out")
     parser.add_argument("--row", default="sm80/decode_mma_bf16_d128")
+    parser.add_argument("--launches", default="1,12", help="launches that share a graph")
     parser.add_argument("--repeats", type=int, default=15)
     args = parser.parse_args()
     lib = Library(args.library)
     with open(args.out, "w") as out:
-        for launches in (1, 12):
+        for launches in map(int, args.launches.split(",")):
             for h, hk, b, s in SHAPES:
-                decode(lib, out, args.row, torch.bfloat16, h, hk, b, s, 128, launches, args.repeats)
+                decode(lib, out, args.row, torch.float16 if "fp16" in args.row else torch.bfloat16, h, hk, b, s, 128, launches, args.repeats)
 
 
 if __name__ == "__main__":
