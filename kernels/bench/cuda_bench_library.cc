@@ -7,6 +7,10 @@
 #include <string>
 #include <vector>
 
+#include <cuda_bf16.h>
+
+#include "kernels/any/append.h"
+#include "kernels/any/merge_states.h"
 #include "kernels/cuda/cuda_kernel_table.h"
 #include "kernels/cuda/decode_plan.h"
 #include "kernels/cuda/prefill_plan.h"
@@ -168,4 +172,95 @@ void AttndBenchStatus(AttndBenchLaunch* launch, std::uint32_t* error_word,
 void AttndBenchFree(AttndBenchLaunch* launch) {
   for (void* pointer : launch->owned) cudaFree(pointer);
   delete launch;
+}
+
+namespace {
+
+attnd::kernels::RopeParams MakeRope(const AttndBenchRope* rope) {
+  attnd::kernels::RopeParams params;
+  if (rope == nullptr) return params;
+  params.enabled = true;
+  params.theta = rope->theta;
+  params.rotary_dim = rope->rotary_dim;
+  params.interleaved = rope->interleaved != 0;
+  params.position_scale = rope->position_scale;
+  params.amplitude = rope->amplitude;
+  return params;
+}
+
+void Free(const std::vector<void*>& owned) {
+  for (void* pointer : owned) cudaFree(pointer);
+}
+
+}  // namespace
+
+int AttndBenchAppend(const void* k, const void* v, std::int32_t num_tokens,
+                     std::int32_t num_kv_heads, std::int32_t head_dim, std::int64_t first_token,
+                     std::int64_t first_position, const std::uint32_t* page_table,
+                     std::int32_t page_tokens, void* pool, std::int64_t pool_bytes,
+                     const AttndBenchRope* rope) {
+  attnd::kernels::AttentionParams layout;
+  layout.page_layout = {DataType::kBf16, page_tokens, num_kv_heads, head_dim,
+                        attnd::kernels::PaddedHeadDim(head_dim)};
+  layout.pool = static_cast<const std::byte*>(pool);
+  layout.pool_bytes = pool_bytes;
+  attnd::kernels::AppendSequence sequence;
+  sequence.k = k;
+  sequence.v = v;
+  sequence.num_tokens = num_tokens;
+  sequence.first_token = first_token;
+  sequence.first_position = first_position;
+  sequence.page_table = page_table;
+  sequence.rope = MakeRope(rope);
+  std::vector<void*> owned;
+  attnd::kernels::any::CudaAppendParams params;
+  params.sequences = Upload(std::vector{sequence}, owned);
+  params.num_sequences = 1;
+  params.max_tokens = num_tokens;
+  params.pages = attnd::kernels::MakePagePool(layout);
+  params.pool = static_cast<std::byte*>(pool);
+  params.num_kv_heads = num_kv_heads;
+  params.head_dim = head_dim;
+  params.padded_head_dim = layout.page_layout.padded_head_dim;
+  params.error_word = Upload(std::vector<std::uint32_t>(1), owned);
+  cudaError_t error = attnd::kernels::any::LaunchAppend<__nv_bfloat16>(params, nullptr);
+  std::uint32_t word = 0;
+  if (error == cudaSuccess) {
+    error = cudaMemcpy(&word, params.error_word, sizeof(word), cudaMemcpyDeviceToHost);
+  }
+  Free(owned);
+  return word != 0 ? -1 : static_cast<int>(error);
+}
+
+int AttndBenchRotate(void* q, std::int32_t num_tokens, std::int32_t num_heads,
+                     std::int32_t head_dim, std::int64_t first_position,
+                     const AttndBenchRope* rope) {
+  const cudaError_t error = attnd::kernels::any::LaunchRotateQueries(
+      static_cast<__nv_bfloat16*>(q), num_tokens, num_heads, head_dim, first_position,
+      MakeRope(rope), nullptr);
+  return error != cudaSuccess ? error : cudaDeviceSynchronize();
+}
+
+int AttndBenchMerge(const float* o_parts, const float* lse_parts, std::int32_t parts,
+                    std::int64_t rows, std::int32_t head_dim, const float* sink_logits, float* o,
+                    float* lse) {
+  std::vector<const float*> o_pointers;
+  std::vector<const float*> lse_pointers;
+  for (int part = 0; part < parts; ++part) {
+    o_pointers.push_back(o_parts + part * rows * head_dim);
+    lse_pointers.push_back(lse_parts + part * rows);
+  }
+  std::vector<void*> owned;
+  const attnd::kernels::any::CudaMergeParams params{Upload(o_pointers, owned),
+                                                    Upload(lse_pointers, owned),
+                                                    parts,
+                                                    rows,
+                                                    head_dim,
+                                                    sink_logits,
+                                                    o,
+                                                    lse};
+  cudaError_t error = attnd::kernels::any::LaunchMergeStates<float>(params, nullptr);
+  if (error == cudaSuccess) error = cudaDeviceSynchronize();
+  Free(owned);
+  return error;
 }

@@ -44,4 +44,22 @@ int AttndBenchSplits(const AttndBenchLaunch* launch);
 // Synchronises. error_word and the number of tiles flagged as non-finite since the last call.
 void AttndBenchStatus(AttndBenchLaunch* launch, std::uint32_t* error_word, std::int32_t* nonfinite);
 void AttndBenchFree(AttndBenchLaunch* launch);
+
+// Cache upkeep, BF16, one sequence, synchronous; a cudaError_t, or -1 where the error word was set.
+struct AttndBenchRope {
+  double theta, position_scale, amplitude;
+  std::int32_t rotary_dim, interleaved;
+};
+int AttndBenchAppend(const void* k, const void* v, std::int32_t num_tokens,
+                     std::int32_t num_kv_heads, std::int32_t head_dim, std::int64_t first_token,
+                     std::int64_t first_position, const std::uint32_t* page_table,
+                     std::int32_t page_tokens, void* pool, std::int64_t pool_bytes,
+                     const AttndBenchRope* rope);
+int AttndBenchRotate(void* q, std::int32_t num_tokens, std::int32_t num_heads,
+                     std::int32_t head_dim, std::int64_t first_position,
+                     const AttndBenchRope* rope);
+// o_parts [parts][rows][head_dim] and lse_parts [parts][rows], FP32, contiguous; o FP32.
+int AttndBenchMerge(const float* o_parts, const float* lse_parts, std::int32_t parts,
+                    std::int64_t rows, std::int32_t head_dim, const float* sink_logits, float* o,
+                    float* lse);
 }

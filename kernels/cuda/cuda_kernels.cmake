@@ -29,7 +29,7 @@ endforeach()
 # Machine code and PTX, so that the rows also run on newer cards.
 attnd_arch_kernels(kernels_sm75 75 ${prefill_sm75} ${decode_sm75})
 attnd_arch_kernels(kernels_sm80 80 ${prefill_sm80} ${decode_sm80})
-attnd_arch_kernels(kernels_any "75-real;80-real;90" any/combine_splits.cu ${simt})
+attnd_arch_kernels(kernels_any "75-real;80-real;90" any/append.cu any/combine_splits.cu any/merge_states.cu ${simt})
 
 add_library(attnd_kernels_cuda STATIC
   cuda/cuda_kernel_table.cc
