@@ -1,13 +1,12 @@
 // Append to the paged cache, with optional rotary embedding of K.
 //
 // Algorithm  One CTA a token. The angles of its position are computed once, in double (a position
-// of
-//            10^6 times a frequency near 1 has no correct bit left in an FP32 sine), and used by
-//            all heads. Every element is then read, rotated in FP32 and written where its page is.
+//            of 10^6 times a frequency near 1 has no correct bit left in an FP32 sine), and used
+//            by all heads. Every element is then read, rotated in FP32 and written where its page
+//            is.
 // Warps      4; a thread owns an element, or a pair of elements where they are rotated.
 // Roofline   reads and writes 2 * num_kv_heads * head_dim elements a token: 8 KiB for 8 heads of
-// 128 in
-//            16 bits. Bound by the launch in decode, by DRAM in long prompts.
+//            128 in 16 bits. Bound by the launch in decode, by DRAM in long prompts.
 #include "kernels/any/append.h"
 
 #include <cuda_bf16.h>

@@ -1,12 +1,12 @@
 // Merge of split states: o = sum(2^(M_i - M) O_i) / sum(2^(M_i - M) S_i) in ascending KV order.
 //
-// Warps      One CTA of 8 warps a row (query token, head). Every warp finds M from all states, then
-// adds
-//            up a run of neighbouring splits, four dims a lane; the runs are added in order through
-//            shared memory. So 128 splits cost four rounds of loads, not 128.
+// Warps      8 a CTA. Up to 8 splits: a warp a row (query token, head). More: all 8 warps a row,
+//            so that 128 splits cost four rounds of loads and not 128. Every warp finds M from
+//            all states, then adds up a run of neighbouring splits, four dims a lane; runs are
+//            added in order.
 // Roofline   reads splits x rows x (head_dim + 2) x 4 bytes, mostly from the L2 that the splits
-// have
-//            just written: 33 splits x 32 heads x 128 dims is 0.5 MB, less than the launch costs.
+//            have just written: 33 splits x 32 heads x 128 dims is 0.5 MB, less than the launch
+//            costs.
 #include "kernels/any/combine_splits.h"
 
 #include <cuda_bf16.h>

@@ -1,5 +1,5 @@
-// Merge of partial states by lse: m = max(lse), o = sum(exp(lse_i - m) o_i) / sum(exp(lse_i - m)),
-// in the order of the parts.
+// Merge of partial states by lse, in the order of the parts: m = max(lse_i), w_i = exp(lse_i - m),
+// o = sum(w_i o_i) / sum(w_i).
 //
 // Warps      One a row, 8 rows a CTA; lanes over the dims.
 // Roofline   reads num_parts * (head_dim + 1) * 4 bytes a row, DRAM-bound.

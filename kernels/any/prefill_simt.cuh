@@ -1,19 +1,16 @@
 // Exact attention on FP32 multiply-adds: every type, every option, any alignment.
 //
 // Algorithm  One CTA owns a tile of query rows of one head and streams KV tiles as FP32 through
-// shared
-//            memory. A hidden key is skipped, never multiplied: its probability carries a mark
-//            instead of a value, so that NaN or Inf in its value cannot reach o. Hence also the
-//            rerun path.
+//            shared memory. A hidden key is skipped, never multiplied: its probability carries a
+//            mark instead of a value, so that NaN or Inf in its value cannot reach o. Hence also
+//            the rerun path.
 // Tiles      32 rows x 32 keys; 16 x 16 at d 256, where 32 do not fit in the 64 KiB of an sm_75.
-// Threads    256. Scores: 2 x 2 (1 at d 256) a thread. P V: 8 (16) threads a row, kHeadDim / 8 (16)
-//            dims each, the accumulator in registers.
-// Shared     Q + K (rows padded by 4 floats: neighbouring rows in different banks) + V + P: 54 KiB
-// at
-//            d 128, 51 KiB at d 256.
+// Threads    256. Scores: 2 x 2 (1 at d 256) a thread. P V: 8 (16) threads a row, kHeadDim / 8
+//            (16) dims each, the accumulator in registers.
+// Shared     Q + K (rows padded by 4 floats: neighbouring rows in different banks) + V + P: 54
+//            KiB at d 128, 51 KiB at d 256.
 // Roofline   4 * head_dim FLOP a score at the FP32 rate (T4 8 TFLOP/s, H200 60); shared memory
-// reads,
-//            one 16-byte read for four multiply-adds, hold it to about a quarter of that.
+//            reads, one 16-byte read for four multiply-adds, hold it to about a quarter of that.
 #pragma once
 
 #include <cuda_bf16.h>

@@ -6,12 +6,11 @@
 // until the end, where the warps' states merge in shared memory.
 //
 // Tile      kHeadDim, kWarps, kRows, kSliceKeys, kStepKeys, kQueryInRegisters; SharedMemory with
-// members `merge` and
-//           `source`; Merge with accumulator, row_max and row_sum of every warp.
+//           members merge and source; Merge with accumulator, row_max and row_sum of every warp.
 // Pipeline  one a warp:
 //             QueryRows()      where 16 query rows may lie until they are taken
 //             CopyQuery(...)   starts the copy of one 16-byte piece of them (or zeros)
-//             Start(source, first_key, slices, ...)   source is complete: first slices
+//             Start(first_key, slices, ...)   shared.source is complete: first slices
 //             WaitForQuery()   they have landed for all lanes
 //             AcquireKey(slice), AcquireValue(slice)   they have landed; later copies are started
 //             Key(slice), Value(slice)   its shared memory addresses

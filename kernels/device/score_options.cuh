@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/attention_params.h"
+#include "kernels/cuda/cuda_launch_params.h"
 #include "kernels/ptx/ex2.cuh"
 
 namespace attnd::kernels::device {
@@ -38,7 +39,9 @@ struct ScoreOptions {
         slope(sequence.alibi_slopes == nullptr ? 0.0F : sequence.alibi_slopes[head]),
         bias(sequence.bias == nullptr ? nullptr : sequence.bias + head * sequence.bias_head_stride),
         bias_row_stride(sequence.bias_row_stride),
-        diagonal(static_cast<int>(sequence.query_position - sequence.key_position)),
+        diagonal(static_cast<int>(
+            min(max(sequence.query_position - sequence.key_position, -kMaxDeviceTokens),
+                kMaxDeviceTokens))),
         query_length(sequence.query_length),
         kv_length(static_cast<int>(sequence.kv_length)) {}
 

@@ -1,16 +1,14 @@
 // Fused decode attention on tensor cores, sm_75 (T4): few query rows, long paged KV.
 //
 // Algorithm  device/decode_body.cuh. No cp.async here: V and the next slice's K go through one
-// register
-//            buffer in turn, in flight during Q K^T and during P V. Splits are planned on
-//            the host (cuda/decode_plan.h); any/combine_splits merges them.
+//            register buffer in turn, in flight during Q K^T and during P V. Splits are planned
+//            on the host (cuda/decode_plan.h); any/combine_splits merges them.
 // Warps      4 (d 256: 2), slices interleaved: warp w takes keys first + 16 kWarps i + 16 w.
-// Shared     One slice of 16 keys x (K + V) a warp: 32 KiB a CTA at d 128 and 256, 16 KiB at d 64;
-// two
-//            CTAs fit an SM. The merge of the warps' states takes the same place.
-// Roofline   DRAM-bound: 4 bytes of K and V a dim and key against 4 x group FLOP. In flight 8 KiB a
-// warp
-//            at d 128, 64 KiB an SM, where 320 GB/s x 0.65 us ask for 5 KiB.
+// Shared     One slice of 16 keys x (K + V) a warp: 32 KiB a CTA at d 128 and 256, 16 KiB at d
+//            64. The merge of the warps' states takes the same place. At d 256 Q (8 KiB a warp)
+//            stays in shared memory: accumulator and buffer leave it no registers.
+// Roofline   DRAM-bound: 4 bytes of K and V a dim and key against 4 x group FLOP. In flight 4 KiB
+//            a warp at d 128, 16 to 32 KiB an SM, where 320 GB/s x 0.65 us ask for 5 KiB.
 // Limits     rows and addresses aligned to 16 bytes; lengths up to kMaxDeviceTokens.
 #pragma once
 

@@ -1,20 +1,18 @@
 // Fused prefill attention for sm_75 (T4): FP16, FP32 accumulation.
 //
 // Algorithm  As sm80/prefill.cuh: one CTA owns a tile of query rows of one head, streams its KV
-// tiles
-//            and keeps (row_max, row_sum, accumulator) in registers.
+//            tiles and keeps (row_max, row_sum, accumulator) in registers.
 // Tiles      d 64: 128 rows x 64 keys. d 128: 128 x 32. d 256: 64 x 16.
 // Warps      4. 32 rows each at d 64 and 128: with 16 the K and V fragments keep shared memory
-//            (64 B/clk an SM) as busy as the tensor pipe. 16 rows at d 256, where 32 do not fit in
-//            registers and shared memory binds.
+//            (64 B/clk an SM) as busy as the tensor pipe. 16 rows at d 256, where 32 do not fit
+//            in registers and shared memory binds.
 // Loads      No cp.async here: K and V go through one register buffer in turn. V's loads are in
-//            flight during Q K^T and softmax, the next K's during P V. Two barriers a tile.
-// Shared     Q + K + V: d 64 16 + 8 + 8 KiB, two CTAs fit an SM; d 128 32 + 8 + 8 KiB; d 256 Q (32
-// KiB)
-//            is taken into registers first and K + V (16 + 16 KiB) reuse its place. Limit: 64 KiB.
+//            flight during Q K^T, the next K's during softmax and P V. Two barriers a tile.
+// Shared     Q + K + V: d 64 16 + 8 + 8 KiB, two CTAs fit an SM; d 128 32 + 8 + 8 KiB; d 256 Q
+//            (32 KiB) is taken into registers first and K + V (8 + 8 KiB) reuse its place. Limit:
+//            64 KiB.
 // Roofline   4 * head_dim FLOP a score against 65 TFLOP/s: 0.5 ms for 16 heads x 2048^2 at d 128.
-// Per
-//            score also 1/16 ex2 slot, so ex2 is 12 % of that at d 128, 25 % at d 64.
+//            Per score also 1/16 ex2 slot, so ex2 is 12 % of that at d 128, 25 % at d 64.
 // Limits     rows and addresses aligned to 16 bytes; lengths up to kMaxDeviceTokens.
 #pragma once
 

@@ -1,18 +1,12 @@
 // Fused decode attention on tensor cores, sm_80 and newer: few query rows, long paged KV.
 //
-// Algorithm  One CTA owns (sequence, KV head, split, 16 query rows). All query tokens and all heads
-// of
-//            the group are packed into the rows of one m16 fragment, so K and V are read once for
-//            them. Every warp streams its own slices of 16 keys through a private ring and keeps
-//            its own (row_max, row_sum, accumulator): no barrier until the end, where the warps'
-//            states merge in shared memory. Splits are planned on the host (cuda/decode_plan.h);
-//            states of several splits go to the partials and any/combine_splits merges them in KV
-//            order.
+// Algorithm  device/decode_body.cuh, with a private cp.async ring a warp. Splits are planned on
+//            the host (cuda/decode_plan.h); states of several splits go to the partials and
+//            any/combine_splits merges them in KV order.
 // Warps      4, slices interleaved: warp w takes keys first + 64 i + 16 w.
-// Shared     Ring of 3 stages (d 64: 4) x 16 keys x (K + V) a warp: 24 KiB at d 128, 96 KiB a CTA,
-// two
-//            CTAs an SM; two thirds of it are in flight, 128 KiB an SM against the 24 KiB that
-//            4.6 TB/s x 1.1 us ask for. Q passes through the last stage into registers.
+// Shared     Ring of 3 stages (d 64: 4) x 16 keys x (K + V) a warp: 24 KiB at d 128, 96 KiB a
+//            CTA, two CTAs an SM; two thirds of it are in flight, 128 KiB an SM against the 24
+//            KiB that 4.6 TB/s x 1.1 us ask for. Q passes through the last stage into registers.
 // Roofline   4 bytes of K and V a dim and key against 4 x group FLOP: HBM-bound up to group 64.
 //            64 x 8192 tokens x 8 KV heads x 128 dims = 2.1 GB: 467 us at 4.6 TB/s.
 // Limits     rows and addresses aligned to 16 bytes; lengths up to kMaxDeviceTokens.

@@ -1,26 +1,23 @@
 // Fused prefill attention for sm_80 and newer: FP16 and BF16, FP32 accumulation.
 //
-// Algorithm  One CTA owns a tile of query rows of one head of one sequence. It streams the KV tiles
-// that
-//            some row sees through a ring in shared memory, in ascending order from multiples of
-//            kBlockKv, and keeps (row_max, row_sum, accumulator) in registers. A warp skips tiles
-//            that all its rows hide and masks only tiles on an edge.
+// Algorithm  One CTA owns a tile of query rows of one head of one sequence. It streams the KV
+//            tiles that some row sees through a ring in shared memory, in ascending order from
+//            multiples of kBlockKv, and keeps (row_max, row_sum, accumulator) in registers. A
+//            warp skips tiles that all its rows hide and masks only tiles on an edge.
 // Overlap    Softmax and P V stand in one basic block, so that the compiler interleaves ex2 with
-// mma;
-//            without that (a branch between them) 8 % of the speed is gone. The next tiles' copies
-//            run under everything; their addresses are prepared after P V, away from the barrier.
+//            mma; without that (a branch between them) 8 % of the speed is gone. The next tiles'
+//            copies run under everything; their addresses are prepared after P V, away from the
+//            barrier.
 // Tiles      d 64: 128 rows x 64 keys. d 128: 128 x 64. d 256: 64 x 32. 2 stages.
-// Warps      4, two CTAs an SM. 32 rows each at d 64 and 128: every K and V fragment feeds two mma.
-// 16 at
-//            d 256, where two fragments of the accumulator do not fit in registers and shared
-//            memory binds: 72 KiB read and 8 KiB written for 64 keys, 640 cycles against 394 of
-//            mma.
+// Warps      4, two CTAs an SM. 32 rows each at d 64 and 128: every K and V fragment feeds two
+//            mma. 16 at d 256, where two fragments of the accumulator do not fit in registers and
+//            shared memory binds: a warp reads 64 KiB and the copies write 16 KiB for 64 keys,
+//            640 cycles against 394 of mma.
 // Shared     Q + 2 x (K + V): d 64 16 + 32 KiB, d 128 32 + 64 KiB (under the 99 KiB of sm_86 and
-// sm_89).
-//            d 256: Q is taken into registers first and the ring (64 KiB) reuses its place.
-// Roofline   4 * head_dim FLOP a score. mma.m16n8k16 reaches 641 TFLOP/s on an H200 (measured); at
-// d 64
-//            ex2 (16 a clock an SM) needs 65 % of the time that mma does.
+//            sm_89). d 256: Q is taken into registers first and the ring (64 KiB) reuses its
+//            place.
+// Roofline   4 * head_dim FLOP a score. mma.m16n8k16 reaches 641 TFLOP/s on an H200 (measured);
+//            at d 64 ex2 (16 a clock an SM) needs 65 % of the time that mma does.
 // Limits     rows and addresses aligned to 16 bytes; lengths up to kMaxDeviceTokens.
 #pragma once
 
