@@ -101,6 +101,7 @@ AttndBenchLaunch* AttndBenchPlan(const AttndBenchCall* call, const char* name, i
   launch->row = &*row;
 
   std::vector<AttentionSequence> sequences;
+  sequences.reserve(static_cast<std::size_t>(call->num_sequences));
   for (int i = 0; i < call->num_sequences; ++i) sequences.push_back(MakeSequence(*call, i));
   CudaLaunchParams& params = launch->params;
   params.attention.data_type = static_cast<DataType>(call->data_type);
