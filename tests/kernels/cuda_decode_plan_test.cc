@@ -1,14 +1,10 @@
-// Launch plans of the CUDA rows: pure host code, no device.
+// How decode batches are cut into CTAs: pure host code, no device.
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <set>
-#include <string>
 #include <vector>
 
-#include "kernels/cuda/cuda_kernel_table.h"
 #include "kernels/cuda/decode_plan.h"
-#include "kernels/cuda/prefill_plan.h"
 
 namespace attnd::kernels {
 namespace {
@@ -121,50 +117,6 @@ TEST(CudaDecodePlanTest, ASequenceWithoutKeysStillWritesItsRows) {
   const DecodePlan plan = PlanDecode(batch.params, H200());
   ASSERT_EQ(plan.tasks.size(), 1U);
   EXPECT_EQ(plan.tasks[0].first_key, plan.tasks[0].last_key);
-}
-
-TEST(CudaPrefillPlanTest, CoversEveryTileOnceLongestFirst) {
-  Batch batch(8, 8);
-  batch.Add(100, 100);
-  batch.Add(1000, 1000);
-  batch.Add(0, 500);
-  batch.Add(129, 4000);
-  const std::vector<PrefillTask> tasks = PlanPrefillTasks(batch.params, 128);
-  std::set<std::pair<int, int>> seen;
-  for (const PrefillTask& task : tasks) {
-    EXPECT_TRUE(seen.emplace(task.sequence, task.query_tile).second);
-  }
-  EXPECT_EQ(seen.size(), 1U + 8U + 0U + 2U);
-  EXPECT_EQ(tasks.front().sequence, 3);
-  EXPECT_EQ(tasks.front().query_tile, 1);
-  EXPECT_EQ(tasks.back().sequence, 0);
-}
-
-TEST(CudaKernelTableTest, NamesAreUniqueAndBeginWithTheirFolder) {
-  std::set<std::string> names;
-  for (const CudaKernelRow& row : CudaKernelTable()) {
-    const std::string name = row.name;
-    EXPECT_TRUE(names.insert(name).second) << name;
-    EXPECT_TRUE(name.starts_with("sm80/") || name.starts_with("sm75/") || name.starts_with("any/"));
-    EXPECT_EQ(row.first_cc, name.starts_with("sm80/") ? 80 : 75) << name;
-    EXPECT_NE(name.find("_d" + std::to_string(row.head_dim)), std::string::npos) << name;
-    EXPECT_NE(row.launch, nullptr);
-    EXPECT_NE(row.prepare, nullptr);
-    EXPECT_GT(row.block_rows, 0);
-  }
-}
-
-TEST(CudaPagePoolTest, RefusesEntriesWhosePageReachesPastThePool) {
-  AttentionParams params;
-  params.page_layout = {DataType::kBf16, 16, 2, 128, 128};
-  const std::int64_t page = params.page_layout.page_bytes();
-  params.pool_bytes = 10 * page;
-  const PagePool pages = MakePagePool(params);
-  EXPECT_EQ(pages.end_entry, (9 * page) / kPageUnitBytes + 1);
-  EXPECT_EQ(pages.page_shift, 4);
-  EXPECT_EQ(pages.row_bytes, 256);
-  params.pool_bytes = page - 1;
-  EXPECT_EQ(MakePagePool(params).end_entry, 0U);
 }
 
 }  // namespace
