@@ -1,0 +1,35 @@
+// Upkeep of the paged cache on the device: new K and V rows into pages, rotated if asked, and the
+// rotation of queries.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "kernels/attention_params.h"
+#include "kernels/cuda/cuda_launch_params.h"
+
+namespace attnd::kernels::any {
+
+// Device pointers, alive until the stream has passed the launch.
+struct CudaAppendParams {
+  const AppendSequence* sequences = nullptr;
+  std::int32_t num_sequences = 0;
+  std::int32_t max_tokens = 0;  // the largest num_tokens of the batch
+  PagePool pages;
+  std::byte* pool = nullptr;  // pages.base, writable
+  std::int32_t num_kv_heads = 1, head_dim = 1, padded_head_dim = 32;
+  std::uint32_t* error_word = nullptr;  // CudaError bits; rows of a bad page are not written
+};
+
+// Element: of the rows and of the cache. Rows are padded with zeros from head_dim to
+// padded_head_dim.
+template <class Element>
+cudaError_t LaunchAppend(const CudaAppendParams& params, cudaStream_t stream);
+
+// q[num_tokens][num_heads][head_dim], contiguous, rotated in place; token i stands at
+// first_position + i. `rope` is a host struct; its inverse_frequencies are device memory.
+template <class Element>
+cudaError_t LaunchRotateQueries(Element* q, std::int32_t num_tokens, std::int32_t num_heads,
+                                std::int32_t head_dim, std::int64_t first_position,
+                                const RopeParams& rope, cudaStream_t stream);
+
+}  // namespace attnd::kernels::any

@@ -1,0 +1,155 @@
+#include "kernels/cuda/cuda_kernel_table.h"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <array>
+
+#include "kernels/any/prefill_simt.h"
+#include "kernels/sm75/decode_mma.h"
+#include "kernels/sm75/prefill.h"
+#include "kernels/sm80/decode_mma.h"
+#include "kernels/sm80/prefill.h"
+
+namespace attnd::kernels {
+namespace {
+
+constexpr std::uint32_t kPlainFeatures =
+    kFeatureCausal | kFeatureWindow | kFeatureLse | kFeaturePartial | kFeaturePaged;
+constexpr std::uint32_t kAllFeatures =
+    kPlainFeatures | kFeatureSoftCap | kFeatureAlibi | kFeatureSinks | kFeatureBias;
+// PTX rows run on every newer card too.
+constexpr int kLastCc = 999;
+
+template <class Element>
+constexpr DataType kTypeOf = DataType::kFp16;
+template <>
+constexpr DataType kTypeOf<__nv_bfloat16> = DataType::kBf16;
+template <>
+constexpr DataType kTypeOf<float> = DataType::kFp32;
+
+template <class Element, int kHeadDim, sm80::PrefillVariant kVariant>
+constexpr CudaKernelRow Sm80Prefill(const char* name) {
+  return {name,
+          Operation::kPrefill,
+          80,
+          kLastCc,
+          kTypeOf<Element>,
+          kTypeOf<Element>,
+          kHeadDim,
+          kVariant == sm80::PrefillVariant::kAll ? kAllFeatures : kPlainFeatures,
+          sm80::PrefillBlockQ(kHeadDim),
+          &sm80::PreparePrefill<Element, kHeadDim, kVariant>,
+          &sm80::LaunchPrefill<Element, kHeadDim, kVariant>};
+}
+
+template <int kHeadDim, sm75::PrefillVariant kVariant>
+constexpr CudaKernelRow Sm75Prefill(const char* name) {
+  return {name,
+          Operation::kPrefill,
+          75,
+          kLastCc,
+          DataType::kFp16,
+          DataType::kFp16,
+          kHeadDim,
+          kVariant == sm75::PrefillVariant::kAll ? kAllFeatures : kPlainFeatures,
+          sm75::PrefillBlockQ(kHeadDim),
+          &sm75::PreparePrefill<__half, kHeadDim, kVariant>,
+          &sm75::LaunchPrefill<__half, kHeadDim, kVariant>};
+}
+
+template <class Element, int kHeadDim>
+constexpr CudaKernelRow Sm80Decode(const char* name) {
+  return {name,
+          Operation::kDecode,
+          80,
+          kLastCc,
+          kTypeOf<Element>,
+          kTypeOf<Element>,
+          kHeadDim,
+          kAllFeatures,
+          sm80::kDecodeBlockRows,
+          &sm80::PrepareDecodeMma<Element, kHeadDim>,
+          &sm80::LaunchDecodeMma<Element, kHeadDim>};
+}
+
+template <int kHeadDim>
+constexpr CudaKernelRow Sm75Decode(const char* name) {
+  return {name,
+          Operation::kDecode,
+          75,
+          kLastCc,
+          DataType::kFp16,
+          DataType::kFp16,
+          kHeadDim,
+          kAllFeatures,
+          sm75::kDecodeBlockRows,
+          &sm75::PrepareDecodeMma<__half, kHeadDim>,
+          &sm75::LaunchDecodeMma<__half, kHeadDim>};
+}
+
+template <class Element, int kHeadDim>
+constexpr CudaKernelRow Exact(const char* name) {
+  return {name,
+          Operation::kExact,
+          75,
+          kLastCc,
+          kTypeOf<Element>,
+          kTypeOf<Element>,
+          kHeadDim,
+          kAllFeatures,
+          any::SimtBlockQ(kHeadDim),
+          &any::PreparePrefillSimt<Element, kHeadDim>,
+          &any::LaunchPrefillSimt<Element, kHeadDim>};
+}
+
+using P80 = sm80::PrefillVariant;
+using P75 = sm75::PrefillVariant;
+using Bf16 = __nv_bfloat16;
+
+// Newest architecture first, and inside it the row with the fewest features first: the first row
+// that serves a call is the fastest.
+constexpr std::array kTable = {
+    Sm80Prefill<__half, 64, P80::kPlain>("sm80/prefill_fp16_d64"),
+    Sm80Prefill<__half, 128, P80::kPlain>("sm80/prefill_fp16_d128"),
+    Sm80Prefill<__half, 256, P80::kPlain>("sm80/prefill_fp16_d256"),
+    Sm80Prefill<Bf16, 64, P80::kPlain>("sm80/prefill_bf16_d64"),
+    Sm80Prefill<Bf16, 128, P80::kPlain>("sm80/prefill_bf16_d128"),
+    Sm80Prefill<Bf16, 256, P80::kPlain>("sm80/prefill_bf16_d256"),
+    Sm80Prefill<__half, 64, P80::kAll>("sm80/prefill_fp16_d64_all"),
+    Sm80Prefill<__half, 128, P80::kAll>("sm80/prefill_fp16_d128_all"),
+    Sm80Prefill<__half, 256, P80::kAll>("sm80/prefill_fp16_d256_all"),
+    Sm80Prefill<Bf16, 64, P80::kAll>("sm80/prefill_bf16_d64_all"),
+    Sm80Prefill<Bf16, 128, P80::kAll>("sm80/prefill_bf16_d128_all"),
+    Sm80Prefill<Bf16, 256, P80::kAll>("sm80/prefill_bf16_d256_all"),
+    Sm80Decode<__half, 64>("sm80/decode_mma_fp16_d64"),
+    Sm80Decode<__half, 128>("sm80/decode_mma_fp16_d128"),
+    Sm80Decode<__half, 256>("sm80/decode_mma_fp16_d256"),
+    Sm80Decode<Bf16, 64>("sm80/decode_mma_bf16_d64"),
+    Sm80Decode<Bf16, 128>("sm80/decode_mma_bf16_d128"),
+    Sm80Decode<Bf16, 256>("sm80/decode_mma_bf16_d256"),
+    Sm75Prefill<64, P75::kPlain>("sm75/prefill_fp16_d64"),
+    Sm75Prefill<128, P75::kPlain>("sm75/prefill_fp16_d128"),
+    Sm75Prefill<256, P75::kPlain>("sm75/prefill_fp16_d256"),
+    Sm75Prefill<64, P75::kAll>("sm75/prefill_fp16_d64_all"),
+    Sm75Prefill<128, P75::kAll>("sm75/prefill_fp16_d128_all"),
+    Sm75Prefill<256, P75::kAll>("sm75/prefill_fp16_d256_all"),
+    Sm75Decode<64>("sm75/decode_mma_fp16_d64"),
+    Sm75Decode<128>("sm75/decode_mma_fp16_d128"),
+    Sm75Decode<256>("sm75/decode_mma_fp16_d256"),
+    Exact<float, 64>("any/prefill_simt_fp32_d64"),
+    Exact<float, 128>("any/prefill_simt_fp32_d128"),
+    Exact<float, 256>("any/prefill_simt_fp32_d256"),
+    Exact<__half, 64>("any/prefill_simt_fp16_d64"),
+    Exact<__half, 128>("any/prefill_simt_fp16_d128"),
+    Exact<__half, 256>("any/prefill_simt_fp16_d256"),
+    Exact<Bf16, 64>("any/prefill_simt_bf16_d64"),
+    Exact<Bf16, 128>("any/prefill_simt_bf16_d128"),
+    Exact<Bf16, 256>("any/prefill_simt_bf16_d256"),
+};
+
+}  // namespace
+
+std::span<const CudaKernelRow> CudaKernelTable() { return kTable; }
+
+}  // namespace attnd::kernels

@@ -1,0 +1,232 @@
+// The decode kernel of the tensor-core folders: everything but how slices of K and V arrive.
+//
+// One CTA owns (sequence, KV head, split, 16 query rows). All query tokens and all heads of the
+// group are packed into the rows of one m16 fragment, so K and V are read once for them. Every warp
+// streams its own slices of 16 keys and keeps its own (row_max, row_sum, accumulator): no barrier
+// until the end, where the warps' states merge in shared memory.
+//
+// Tile      kHeadDim, kWarps, kRows, kSliceKeys, kStepKeys, kQueryInRegisters; SharedMemory with
+//           members merge and source; Merge with accumulator, row_max and row_sum of every warp.
+// Pipeline  one a warp:
+//             QueryRows()      where 16 query rows may lie until they are taken
+//             CopyQuery(...)   starts the copy of one 16-byte piece of them (or zeros)
+//             Start(first_key, slices, ...)   shared.source is complete: first slices
+//             WaitForQuery()   they have landed for all lanes
+//             AcquireKey(slice), AcquireValue(slice)   they have landed; later copies are started
+//             Key(slice), Value(slice)   its shared memory addresses
+//             Release(slice)   all lanes are done with it
+//             Finish()         nothing is in flight
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/device/attention_tile.cuh"
+#include "kernels/device/decode_rows.cuh"
+#include "kernels/device/kv_source.cuh"
+#include "kernels/device/online_softmax.cuh"
+#include "kernels/device/prefill_rows.cuh"
+
+namespace attnd::kernels::device {
+
+// This lane's two rows of a score fragment (rows group and group + 8) as query tokens and heads.
+struct LaneRows {
+  int token[2], head[2], lower[2], upper[2];
+
+  __device__ __forceinline__ LaneRows(const DecodeRows& rows, const VisibleKeys& visible,
+                                      int first_row, int lane) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int row = min(first_row + 8 * r + (lane >> 2), rows.num_rows - 1);
+      token[r] = rows.Token(row);
+      head[r] = rows.Head(row);
+      lower[r] = visible.Lower(token[r]);
+      upper[r] = visible.Upper(token[r]);
+    }
+  }
+};
+
+// Scores of 16 keys to logits where the sequence has options that change them; then the mask.
+__device__ __forceinline__ void FinishScores(float (&s)[1][2][4], const AttentionSequence& sequence,
+                                             const LaneRows& rows, bool has_options, int first_key,
+                                             int lane) {
+  if (has_options) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const ScoreOptions options(sequence, rows.head[r], sequence.softmax_scale);
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+#pragma unroll
+        for (int e = 2 * r; e < 2 * r + 2; ++e) {
+          const int key = first_key + 8 * n + 2 * (lane & 3) + e % 2;
+          s[0][n][e] = options.Logit(s[0][n][e], rows.token[r], key);
+        }
+      }
+    }
+  }
+#pragma unroll
+  for (int n = 0; n < 2; ++n) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const int key = first_key + 8 * n + 2 * (lane & 3) + e % 2;
+      const bool seen = key >= rows.lower[e / 2] && key < rows.upper[e / 2];
+      s[0][n][e] = seen ? s[0][n][e] : -INFINITY;
+    }
+  }
+}
+
+// Puts a warp's state where the others can read it.
+template <int kHeadDim, class Merge>
+__device__ __forceinline__ void PublishState(Merge& merge, OnlineSoftmax<1>& softmax,
+                                             float (&accumulator)[1][kHeadDim / 8][4], int warp,
+                                             int lane) {
+  const int group = lane >> 2;
+  const int quad = lane & 3;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    float sum = softmax.row_sum[0][r];
+    sum += __shfl_xor_sync(0xffffffffU, sum, 1);
+    sum += __shfl_xor_sync(0xffffffffU, sum, 2);
+    if (quad == 0) {
+      merge.row_max[warp][8 * r + group] = softmax.row_max[0][r];
+      merge.row_sum[warp][8 * r + group] = sum;
+    }
+#pragma unroll
+    for (int n = 0; n < kHeadDim / 8; ++n) {
+      *reinterpret_cast<float2*>(&merge.accumulator[warp][8 * r + group][8 * n + 2 * quad]) =
+          make_float2(accumulator[0][n][2 * r], accumulator[0][n][2 * r + 1]);
+    }
+  }
+}
+
+// Starts the copy of 16 packed query rows into the pipeline's swizzled tile, zeros in rows that do
+// not exist.
+template <class Element, int kHeadDim, class Pipeline>
+__device__ __forceinline__ void LoadPackedQuery(Pipeline& pipeline,
+                                                const AttentionSequence& sequence,
+                                                const DecodeRows& rows, int first_row,
+                                                int valid_chunks, int lane) {
+  using Layout = TileLayout<kHeadDim>;
+#pragma unroll 2
+  for (int i = lane; i < 16 * Layout::kChunks; i += 32) {
+    const int row = first_row + i / Layout::kChunks;
+    const int chunk = i % Layout::kChunks;
+    const bool exists = row < rows.num_rows && chunk < valid_chunks;
+    const auto* q = static_cast<const Element*>(sequence.q);
+    if (exists) {
+      q += rows.Token(row) * sequence.q_token_stride + rows.Head(row) * sequence.q_head_stride +
+           chunk * kChunkElements;
+    }
+    pipeline.CopyQuery(Layout::Offset(i / Layout::kChunks, chunk), q, exists);
+  }
+}
+
+// Merges the warps' states of every row and writes o, or the split's partial state.
+template <class Element, class Tile>
+__device__ __forceinline__ void StoreDecodeRows(const CudaLaunchParams& params,
+                                                const typename Tile::Merge& merge,
+                                                const AttentionSequence& sequence,
+                                                const DecodeRows& rows, const DecodeTask& task,
+                                                int first_row, int warp, int lane) {
+  // One warp a row, rows in turn; each lane Tile::kHeadDim / 32 neighbouring dims.
+  constexpr int kDims = Tile::kHeadDim / 32;
+  const DecodeSequencePlan plan = params.decode_plans[task.sequence];
+  for (int i = warp; i < Tile::kRows && first_row + i < rows.num_rows; i += Tile::kWarps) {
+    const int token = rows.Token(first_row + i);
+    const int head = rows.Head(first_row + i);
+    float row_max = merge.row_max[0][i];
+#pragma unroll
+    for (int w = 1; w < Tile::kWarps; ++w) row_max = fmaxf(row_max, merge.row_max[w][i]);
+    float row_sum = 0.0F;
+    float total[kDims] = {};
+#pragma unroll
+    for (int w = 0; w < Tile::kWarps; ++w) {
+      // A warp that saw no key adds nothing; its row_max of -inf would make a NaN.
+      if (merge.row_max[w][i] == -INFINITY && merge.row_sum[w][i] == 0.0F) continue;
+      const float weight = ptx::Ex2(merge.row_max[w][i] - row_max);
+      row_sum = fmaf(merge.row_sum[w][i], weight, row_sum);
+#pragma unroll
+      for (int d = 0; d < kDims; ++d) {
+        total[d] = fmaf(merge.accumulator[w][i][lane * kDims + d], weight, total[d]);
+      }
+    }
+    if (plan.num_splits > 1) {
+      const std::int64_t row =
+          plan.first_partial +
+          (static_cast<std::int64_t>(task.split) * sequence.query_length + token) *
+              params.attention.num_heads +
+          head;
+      float* const o = params.partial_o + row * params.attention.head_dim;
+#pragma unroll
+      for (int d = 0; d < kDims; ++d) {
+        if (lane * kDims + d < params.attention.head_dim) o[lane * kDims + d] = total[d];
+      }
+      if (lane == 0) params.partial_state[row] = make_float2(row_max, row_sum);
+      continue;
+    }
+    const RowResult result = FinishRow(row_max, row_sum, SinkLog2(params, sequence, head));
+    const bool finite =
+        StoreRow<Element>(params, sequence, token, head, lane * kDims, total, result.factor);
+    if (!finite) FlagNonfinite(params, task.sequence, head);
+    if (lane == 0 && sequence.lse != nullptr) {
+      sequence.lse[static_cast<std::int64_t>(token) * params.attention.num_heads + head] =
+          result.lse;
+    }
+  }
+}
+
+template <class Arch, class Element, class Tile, class Pipeline>
+__device__ __forceinline__ void DecodeBody(const CudaLaunchParams& params,
+                                           typename Tile::SharedMemory& shared) {
+  constexpr int kHeadDim = Tile::kHeadDim;
+  const int warp = Uniform(threadIdx.x / 32);
+  const int lane = threadIdx.x % 32;
+  // Passes over the same keys are neighbours, so that all but the first find them in the L2.
+  const int passes = (params.max_query_rows + Tile::kRows - 1) / Tile::kRows;
+  const int unit = blockIdx.x / passes;
+  const int first_row = blockIdx.x % passes * Tile::kRows;
+  const int kv_head = unit % params.attention.num_kv_heads;
+  const DecodeTask task = params.decode_tasks[unit / params.attention.num_kv_heads];
+  const AttentionSequence sequence = params.attention.sequences[task.sequence];
+  const DecodeRows rows(params, sequence, kv_head);
+  if (first_row >= rows.num_rows) return;
+  const int valid_chunks = (params.attention.head_dim + kChunkElements - 1) / kChunkElements;
+  const VisibleKeys visible(sequence);
+  const LaneRows lane_rows(rows, visible, first_row, lane);
+  const bool has_options = sequence.logits_soft_cap > 0.0F || sequence.bias != nullptr ||
+                           sequence.alibi_slopes != nullptr;
+  // Logits are in natural units, and the scale is part of them.
+  const ScoreFactor factor(has_options ? 1.0F : sequence.softmax_scale);
+  if (threadIdx.x == 0) shared.source.Set(params, sequence, kv_head, sizeof(Element));
+
+  Pipeline pipeline(shared, warp, lane);
+  LoadPackedQuery<Element, kHeadDim>(pipeline, sequence, rows, first_row, valid_chunks, lane);
+  __syncthreads();  // shared.source is complete
+  const int warp_key = task.first_key + warp * Tile::kSliceKeys;
+  const int end_key = min(task.last_key, shared.source.kv_length);
+  const int slices = max((end_key - warp_key + Tile::kStepKeys - 1) / Tile::kStepKeys, 0);
+  pipeline.Start(warp_key, slices, valid_chunks);
+  pipeline.WaitForQuery();
+  const QueryOperands<Element, kHeadDim, 1, Tile::kQueryInRegisters> query(
+      pipeline.QueryRows(), factor.query_factor, lane);
+
+  OnlineSoftmax<1> softmax;
+  float accumulator[1][kHeadDim / 8][4] = {};
+  for (int slice = 0; slice < slices; ++slice) {
+    pipeline.AcquireKey(slice);
+    float s[1][2][4];
+    ScoreTile<Arch, Element, kHeadDim>(s, pipeline.Key(slice), lane, query);
+    FinishScores(s, sequence, lane_rows, has_options, warp_key + slice * Tile::kStepKeys, lane);
+    pipeline.AcquireValue(slice);
+    softmax.Step(s, accumulator, factor.c);
+    AccumulateTile<Arch, Element, kHeadDim>(accumulator, s, pipeline.Value(slice), lane);
+    pipeline.Release(slice);
+  }
+
+  pipeline.Finish();
+  __syncthreads();  // the slices' place becomes the merge area
+  PublishState<kHeadDim>(shared.merge, softmax, accumulator, warp, lane);
+  __syncthreads();
+  StoreDecodeRows<Element, Tile>(params, shared.merge, sequence, rows, task, first_row, warp, lane);
+}
+
+}  // namespace attnd::kernels::device
