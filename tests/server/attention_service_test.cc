@@ -177,6 +177,21 @@ TEST(AttentionServiceTest, TellsWhatItIsAndWhatItsLimitsAre) {
   EXPECT_EQ(info.cache().pages() * info.cache().page_bytes(), std::int64_t{64} << 20);
 }
 
+TEST(AttentionServiceTest, FeaturesNameWhatTheConfigurationOffers) {
+  const auto features = [](bool comparison, bool invariant) {
+    ServerConfig config = SmallConfig();
+    config.allow_comparison = comparison;
+    config.batch_invariant = invariant;
+    const LocalServer local(config);
+    grpc::ClientContext context;
+    v1::GetServerInfoResponse info;
+    EXPECT_TRUE(local.stub->GetServerInfo(&context, {}, &info).ok());
+    return std::vector<std::string>(info.features().begin(), info.features().end());
+  };
+  EXPECT_THAT(features(true, true), ::testing::ElementsAre("comparison", "batch_invariant"));
+  EXPECT_THAT(features(false, false), ::testing::IsEmpty());
+}
+
 TEST(AttentionServiceTest, TenantsComeFromTheHeaderOnlyWhereItIsTrusted) {
   const auto get = [](LocalServer& local, const std::string& id, const std::string& tenant) {
     grpc::ClientContext context;

@@ -344,10 +344,16 @@ TEST(RequestValidationTest, RefusesLengthsAndPositionsThatDoNotFit) {
 
 TEST(RequestValidationTest, RefusesMoreSequencesThanTheLimit) {
   auto request = ValidAttend();
-  for (std::int64_t i = 0; i <= kMaxAttendSequences; ++i) {
+  request.add_query_lengths(static_cast<std::int32_t>(request.q().shape(0)));
+  request.add_kv_lengths(static_cast<std::int32_t>(request.k().shape(0)));
+  for (std::int64_t i = 1; i < kMaxAttendSequences; ++i) {
     request.add_query_lengths(0);
     request.add_kv_lengths(0);
   }
+  EXPECT_EQ(kMaxAttendSequences, 131'072) << "as the contract says";
+  EXPECT_TRUE(Validate(request).ok());
+  request.add_query_lengths(0);
+  request.add_kv_lengths(0);
   EXPECT_EQ(Refusal(Validate(request).status()), "OUT_OF_RANGE LIMIT query_lengths");
 }
 
