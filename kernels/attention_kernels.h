@@ -3,7 +3,8 @@
 //
 // Life of a launch:  FindKernel(key) -> PlanAttention(row, params, ...) -> allocate
 // plan.workspace_bytes -> Launch(...). FindKernel, PlanAttention and AttentionCost are pure host
-// code. Nothing here allocates device memory, logs or exits.
+// code. Nothing here allocates device memory, logs or exits. Rows of a CUDA device are planned and
+// launched through cuda_kernels.h; Launch refuses them.
 #pragma once
 
 #include <cstddef>
@@ -129,7 +130,8 @@ struct KernelRow {
   std::uint32_t kv_data_types;  // TypeBit mask for k and v
   int max_head_dim;
   std::uint32_t features;
-  // Null for kAppend and kMergeStates, which are called through LaunchAppend and MergeStates.
+  // Null for kAppend and kMergeStates, which are called through LaunchAppend and MergeStates, and
+  // for every CUDA row.
   LaunchResult (*launch)(const AttentionParams& params, const LaunchPlan& plan,
                          std::byte* workspace, CpuExecutor& executor);
 };

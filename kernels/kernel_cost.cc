@@ -13,6 +13,10 @@ namespace {
 // K and V of one KV head stay in the second-level cache between query tiles up to this size (1 MiB
 // a core is the smallest one among AVX-512 servers).
 constexpr double kCachedHeadBytes = 1 << 20;
+// On a CUDA device the query tiles of a head run side by side and meet in the L2, whose smallest
+// one among the supported cards (T4) holds 4 MiB: twice that, as they drift apart by less than the
+// half.
+constexpr double kCachedHeadBytesCuda = 8 << 20;
 
 struct SequenceBytes {
   double q = 0, kv = 0, bias = 0, page_table = 0;  // each operand once, read
@@ -41,16 +45,19 @@ SequenceBytes CountBytes(const AttentionParams& params, const AttentionSequence&
 
 // Scores go to memory in FP32 and come back, probabilities too; the rectangle is never skipped.
 // Pages are gathered first (read as pages, written and read as rows).
-void AddNaiveTraffic(const AttentionParams& params, const AttentionSequence& sequence,
-                     const SequenceBytes& bytes, KernelCost& cost) {
+void AddNaiveTraffic(const KernelRow& row, const AttentionParams& params,
+                     const AttentionSequence& sequence, const SequenceBytes& bytes,
+                     KernelCost& cost) {
+  const bool cuda = row.device == DeviceKind::kCuda;
   const double rectangle = static_cast<double>(sequence.query_length) * params.num_heads *
                            static_cast<double>(sequence.kv_length);
-  const double probability_bytes = params.data_type == DataType::kBf16 ? 2 : 4;
+  // The CPU has no product of FP16: K and V are widened there.
+  const bool widened = params.data_type == DataType::kFp16 && !cuda;
+  const double probability_bytes = widened ? 4 : ElementBytes(params.data_type);
   const double kv_once = 2.0 * static_cast<double>(sequence.kv_length) * params.num_kv_heads *
                          params.head_dim * ElementBytes(params.kv_data_type);
   double kv_read = kv_once;
   double kv_written = 0;
-  const bool widened = params.data_type == DataType::kFp16;
   if (sequence.kv.page_table != nullptr || widened) {
     const double copy = widened ? kv_once * 2 : kv_once;
     kv_read = KvBytes(params, sequence, sequence.kv_length) + copy;
@@ -60,19 +67,22 @@ void AddNaiveTraffic(const AttentionParams& params, const AttentionSequence& seq
       sequence.bias == nullptr ? 0 : (sequence.bias_head_stride == 0 ? 1 : params.num_heads);
   const double bias = 4.0 * bias_heads * static_cast<double>(sequence.query_length) *
                       static_cast<double>(sequence.kv_length);
+  // CUDA: q into and o out of the products' layout.
+  const double regrouped = cuda ? bytes.q + bytes.o : 0;
   cost.expected_read_bytes +=
-      bytes.q + kv_read + bias + bytes.page_table + rectangle * (4 + probability_bytes);
+      bytes.q + kv_read + bias + bytes.page_table + regrouped + rectangle * (4 + probability_bytes);
   cost.expected_write_bytes +=
-      bytes.o + bytes.lse + kv_written + rectangle * (4 + probability_bytes);
+      bytes.o + bytes.lse + kv_written + regrouped + rectangle * (4 + probability_bytes);
 }
 
 // Query tiles pass over K and V one after the other; heads that no cache holds are read again.
-void AddTiledTraffic(const AttentionParams& params, const AttentionSequence& sequence,
-                     const SequenceWork& work, const SequenceBytes& bytes, int tile_rows,
-                     KernelCost& cost) {
+void AddTiledTraffic(const KernelRow& row, const AttentionParams& params,
+                     const AttentionSequence& sequence, const SequenceWork& work,
+                     const SequenceBytes& bytes, int tile_rows, KernelCost& cost) {
+  const double cached = row.device == DeviceKind::kCuda ? kCachedHeadBytesCuda : kCachedHeadBytes;
   const double kv = KvBytes(params, sequence, work.visible_keys.size());
   double passes = 1;
-  if (kv / params.num_kv_heads > kCachedHeadBytes && sequence.query_length > tile_rows) {
+  if (kv / params.num_kv_heads > cached && sequence.query_length > tile_rows) {
     // Rows x keys that the tiles visit, over the keys there are: the mean number of visits.
     passes = static_cast<double>(work.visible_pairs) / tile_rows /
              static_cast<double>(work.visible_keys.size());
@@ -87,18 +97,19 @@ void AddExpected(const KernelRow& row, const AttentionParams& params,
   constexpr int kPrefillTileRows = 128;
   switch (row.operation) {
     case Operation::kNaive:
-      AddNaiveTraffic(params, sequence, bytes, cost);
+      AddNaiveTraffic(row, params, sequence, bytes, cost);
       return;
     case Operation::kExact:
-      AddTiledTraffic(params, sequence, work, bytes, 1, cost);
+      AddTiledTraffic(row, params, sequence, work, bytes, 1, cost);
       return;
     case Operation::kDecode: {
       const int group = params.num_heads / params.num_kv_heads;
-      AddTiledTraffic(params, sequence, work, bytes, std::max(1, kMaxDecodeRows / group), cost);
+      AddTiledTraffic(row, params, sequence, work, bytes, std::max(1, kMaxDecodeRows / group),
+                      cost);
       return;
     }
     default:
-      AddTiledTraffic(params, sequence, work, bytes, kPrefillTileRows, cost);
+      AddTiledTraffic(row, params, sequence, work, bytes, kPrefillTileRows, cost);
       return;
   }
 }

@@ -2,12 +2,15 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <vector>
 
 #include "kernels/attention_kernels.h"
 #include "kernels/cpu/decode.h"
 #include "kernels/cpu/exact.h"
 #include "kernels/cpu/naive.h"
 #include "kernels/cpu/prefill.h"
+#include "kernels/cuda/cuda_rows.h"
+#include "kernels/cuda_kernels.h"
 #include "kernels/launch_plan.h"
 #include "kernels/page_check.h"
 
@@ -31,7 +34,7 @@ constexpr KernelRow CpuRow(const char* name, Operation operation, CpuTarget targ
 }
 
 // Of one operation the fastest comes first: FindKernel takes the first that the target can run.
-constexpr std::array kTable = {
+constexpr std::array kCpuTable = {
     CpuRow("cpu/prefill_avx512_bf16", Operation::kPrefill, CpuTarget::kAvx512Bf16,
            TypeBit(DataType::kBf16), kAllAttention, &LaunchPrefillAvx512Bf16),
     CpuRow("cpu/prefill_avx512", Operation::kPrefill, CpuTarget::kAvx512, kFloatTypes,
@@ -58,6 +61,15 @@ constexpr std::array kTable = {
            kFeatureSinks | kFeatureLse, nullptr),
 };
 
+const std::vector<KernelRow>& Table() {
+  static const std::vector<KernelRow> table = [] {
+    std::vector<KernelRow> rows(kCpuTable.begin(), kCpuTable.end());
+    rows.insert(rows.end(), CudaRows().begin(), CudaRows().end());
+    return rows;
+  }();
+  return table;
+}
+
 bool Serves(const KernelRow& row, Operation operation, const KernelKey& key,
             const DeviceLimits& limits) {
   if (row.operation != operation || row.device != limits.kind) return false;
@@ -80,10 +92,11 @@ bool Serves(const KernelRow& row, Operation operation, const KernelKey& key,
 
 const KernelRow* FindOperation(Operation operation, const KernelKey& key,
                                const DeviceLimits& limits) {
-  const auto row = std::find_if(kTable.begin(), kTable.end(), [&](const KernelRow& candidate) {
+  const std::vector<KernelRow>& table = Table();
+  const auto row = std::find_if(table.begin(), table.end(), [&](const KernelRow& candidate) {
     return Serves(candidate, operation, key, limits);
   });
-  return row == kTable.end() ? nullptr : &*row;
+  return row == table.end() ? nullptr : &*row;
 }
 
 void PlanDecode(const AttentionParams& params, LaunchPlan& plan) {
@@ -120,7 +133,7 @@ bool PagesValid(const AttentionParams& params) {
 
 }  // namespace
 
-std::span<const KernelRow> KernelTable() { return kTable; }
+std::span<const KernelRow> KernelTable() { return Table(); }
 
 const KernelRow* FindKernel(const KernelKey& key, const DeviceLimits& limits) {
   const KernelRow* row = FindOperation(key.operation, key, limits);
@@ -130,10 +143,11 @@ const KernelRow* FindKernel(const KernelKey& key, const DeviceLimits& limits) {
 }
 
 const KernelRow* FindKernelByName(const char* name) {
-  const auto row = std::find_if(kTable.begin(), kTable.end(), [&](const KernelRow& candidate) {
+  const std::vector<KernelRow>& table = Table();
+  const auto row = std::find_if(table.begin(), table.end(), [&](const KernelRow& candidate) {
     return std::strcmp(candidate.name, name) == 0;
   });
-  return row == kTable.end() ? nullptr : &*row;
+  return row == table.end() ? nullptr : &*row;
 }
 
 std::uint32_t RequiredFeatures(const AttentionParams& params) {
@@ -154,6 +168,9 @@ std::uint32_t RequiredFeatures(const AttentionParams& params) {
 
 LaunchPlan PlanAttention(const KernelRow& row, const AttentionParams& params,
                          const DeviceLimits& limits, const PlanOptions& options) {
+  if (row.device == DeviceKind::kCuda) {
+    return PlanCudaAttention(row, params, limits, options).attention;
+  }
   LaunchPlan plan;
   plan.row = &row;
   plan.options = options;

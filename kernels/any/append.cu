@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kThreads)
     AppendKernel(const __grid_constant__ CudaAppendParams params) {
   __shared__ Rotation rotation;
   const AppendSequence& sequence = params.sequences[blockIdx.x];
-  const int token = blockIdx.y;
+  const int token = params.first_token + blockIdx.y;
   if (token >= sequence.num_tokens) return;
   const RopeParams rope = sequence.rope;
   if (rope.enabled) ComputeRotation(rotation, rope, sequence.first_position + token);
@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(kThreads)
   const std::uint32_t entry = sequence.page_table[at >> params.pages.page_shift];
   if (entry >= params.pages.end_entry) {
     if (threadIdx.x == 0) {
-      atomicOr(params.error_word, static_cast<std::uint32_t>(kErrorPageOutOfPool));
+      atomicOr(&params.status->faults, static_cast<std::uint32_t>(kCudaPageOutOfPool));
     }
     return;
   }
@@ -128,7 +128,6 @@ __global__ void __launch_bounds__(kThreads)
 
 template <class Element>
 cudaError_t LaunchAppend(const CudaAppendParams& params, cudaStream_t stream) {
-  // grid.y ends at 65535: longer prompts come in chunks.
   if (params.num_sequences == 0 || params.max_tokens == 0) return cudaSuccess;
   const dim3 grid(params.num_sequences, params.max_tokens);
   AppendKernel<Element><<<grid, kThreads, 0, stream>>>(params);

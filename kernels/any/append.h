@@ -13,11 +13,12 @@ namespace attnd::kernels::any {
 struct CudaAppendParams {
   const AppendSequence* sequences = nullptr;
   std::int32_t num_sequences = 0;
-  std::int32_t max_tokens = 0;  // the largest num_tokens of the batch
+  std::int32_t max_tokens = 0;  // of one sequence from first_token on, at most; up to 65535
   PagePool pages;
   std::byte* pool = nullptr;  // pages.base, writable
   std::int32_t num_kv_heads = 1, head_dim = 1, padded_head_dim = 32;
-  std::uint32_t* error_word = nullptr;  // CudaError bits; rows of a bad page are not written
+  std::int32_t first_token = 0;        // tokens of every sequence before it are left out
+  CudaLaunchStatus* status = nullptr;  // rows of a bad page are not written
 };
 
 // Element: of the rows and of the cache. Rows are padded with zeros from head_dim to

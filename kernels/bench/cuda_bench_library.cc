@@ -1,27 +1,20 @@
 #include "kernels/bench/cuda_bench_library.h"
 
 #include <algorithm>
-#include <bit>
-#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include <cuda_bf16.h>
-
-#include "kernels/any/append.h"
-#include "kernels/any/merge_states.h"
-#include "kernels/cuda/cuda_kernel_table.h"
-#include "kernels/cuda/decode_plan.h"
-#include "kernels/cuda/prefill_plan.h"
+#include "kernels/cuda_kernels.h"
 
 namespace {
 
 using attnd::kernels::AttentionSequence;
-using attnd::kernels::CudaKernelRow;
-using attnd::kernels::CudaLaunchParams;
+using attnd::kernels::CudaLaunchStatus;
+using attnd::kernels::CudaPlan;
 using attnd::kernels::DataType;
-using attnd::kernels::Operation;
+using attnd::kernels::KernelRow;
+using attnd::kernels::LaunchStatus;
 
 std::byte* Offset(void* base, std::int64_t elements, int element_bytes) {
   return static_cast<std::byte*>(base) + elements * element_bytes;
@@ -71,19 +64,30 @@ T* Upload(const std::vector<T>& host, std::vector<void*>& owned) {
   return static_cast<T*>(device);
 }
 
+int Multiprocessors() {
+  int device = 0;
+  int count = 1;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
+  return count;
+}
+
 }  // namespace
 
 struct AttndBenchLaunch {
-  const CudaKernelRow* row = nullptr;
-  CudaLaunchParams params;
-  std::size_t nonfinite_words = 0;
-  std::vector<void*> owned;
+  CudaPlan plan;
+  std::byte* workspace = nullptr;
 };
 
 const char* AttndBenchRows() {
   static const std::string names = [] {
     std::string all;
-    for (const CudaKernelRow& row : attnd::kernels::CudaKernelTable()) {
+    for (const KernelRow& row : attnd::kernels::KernelTable()) {
+      if (row.device != attnd::kernels::DeviceKind::kCuda ||
+          row.operation == attnd::kernels::Operation::kAppend ||
+          row.operation == attnd::kernels::Operation::kMergeStates) {
+        continue;
+      }
       all += std::string(row.name) + " ";
     }
     return all;
@@ -92,86 +96,68 @@ const char* AttndBenchRows() {
 }
 
 AttndBenchLaunch* AttndBenchPlan(const AttndBenchCall* call, const char* name, int forced_splits) {
-  const auto table = attnd::kernels::CudaKernelTable();
-  const auto row = std::find_if(table.begin(), table.end(), [&](const CudaKernelRow& candidate) {
-    return std::strcmp(candidate.name, name) == 0;
-  });
-  if (row == table.end() || row->prepare() != cudaSuccess) return nullptr;
-  auto launch = std::make_unique<AttndBenchLaunch>();
-  launch->row = &*row;
-
+  const KernelRow* row = attnd::kernels::FindKernelByName(name);
+  if (row == nullptr || PrepareCudaRow(*row) != LaunchStatus::kOk) return nullptr;
   std::vector<AttentionSequence> sequences;
   sequences.reserve(static_cast<std::size_t>(call->num_sequences));
   for (int i = 0; i < call->num_sequences; ++i) sequences.push_back(MakeSequence(*call, i));
-  CudaLaunchParams& params = launch->params;
-  params.attention.data_type = static_cast<DataType>(call->data_type);
-  params.attention.kv_data_type = params.attention.data_type;
-  params.attention.num_heads = call->num_heads;
-  params.attention.num_kv_heads = call->num_kv_heads;
-  params.attention.head_dim = call->head_dim;
-  params.attention.partial = call->partial != 0;
-  params.attention.sequences = sequences.data();
-  params.attention.num_sequences = call->num_sequences;
-  params.attention.pool = static_cast<const std::byte*>(call->pool);
-  params.attention.pool_bytes = call->pool_bytes;
-  params.attention.page_layout = {params.attention.data_type, std::max(call->page_tokens, 1),
-                                  call->num_kv_heads, call->head_dim,
-                                  attnd::kernels::PaddedHeadDim(call->head_dim)};
-  params.group = call->num_heads / call->num_kv_heads;
-  params.pages = attnd::kernels::MakePagePool(params.attention);
-
-  if (row->operation == Operation::kDecode) {
-    cudaDeviceProp device;
-    cudaGetDeviceProperties(&device, 0);
-    attnd::kernels::DecodePlanOptions options;
-    options.num_multiprocessors = device.multiProcessorCount;
-    options.block_rows = row->block_rows;
-    options.forced_splits = forced_splits;
-    const auto plan = attnd::kernels::PlanDecode(params.attention, options);
-    params.decode_tasks = Upload(plan.tasks, launch->owned);
-    params.decode_plans = Upload(plan.sequences, launch->owned);
-    params.num_tasks = static_cast<int>(plan.tasks.size());
-    params.max_query_rows = plan.max_query_rows;
-    params.max_splits = plan.max_splits;
-    params.partial_o =
-        Upload(std::vector<float>(static_cast<std::size_t>(plan.partial_rows * call->head_dim)),
-               launch->owned);
-    params.partial_state =
-        Upload(std::vector<float2>(static_cast<std::size_t>(plan.partial_rows)), launch->owned);
-  } else {
-    const auto tasks = attnd::kernels::PlanPrefillTasks(params.attention, row->block_rows);
-    params.prefill_tasks = Upload(tasks, launch->owned);
-    params.num_tasks = static_cast<int>(tasks.size());
+  attnd::kernels::AttentionParams params;
+  params.data_type = static_cast<DataType>(call->data_type);
+  params.kv_data_type = params.data_type;
+  params.num_heads = call->num_heads;
+  params.num_kv_heads = call->num_kv_heads;
+  params.head_dim = call->head_dim;
+  params.partial = call->partial != 0;
+  params.sequences = sequences.data();
+  params.num_sequences = call->num_sequences;
+  params.pool = static_cast<const std::byte*>(call->pool);
+  params.pool_bytes = call->pool_bytes;
+  params.page_layout = {params.data_type, std::max(call->page_tokens, 1), call->num_kv_heads,
+                        call->head_dim, attnd::kernels::PaddedHeadDim(call->head_dim)};
+  attnd::kernels::DeviceLimits limits;
+  limits.kind = attnd::kernels::DeviceKind::kCuda;
+  limits.num_threads = Multiprocessors();
+  attnd::kernels::PlanOptions options;
+  options.forced_splits = forced_splits;
+  auto launch = std::make_unique<AttndBenchLaunch>();
+  launch->plan = PlanCudaAttention(*row, params, limits, options);
+  if (launch->plan.attention.row == nullptr) return nullptr;
+  void* workspace = nullptr;
+  if (cudaMalloc(&workspace, static_cast<std::size_t>(launch->plan.attention.workspace_bytes)) !=
+      cudaSuccess) {
+    return nullptr;
   }
-  launch->nonfinite_words =
-      (static_cast<std::size_t>(params.num_tasks) * call->num_heads + 31) / 32;
-  params.nonfinite_tiles =
-      Upload(std::vector<std::uint32_t>(launch->nonfinite_words), launch->owned);
-  params.error_word = Upload(std::vector<std::uint32_t>(1), launch->owned);
-  params.attention.sequences = Upload(sequences, launch->owned);
-  return cudaGetLastError() == cudaSuccess ? launch.release() : nullptr;
+  launch->workspace = static_cast<std::byte*>(workspace);
+  std::vector<std::byte> upload(static_cast<std::size_t>(launch->plan.upload_bytes));
+  EncodeCudaAttention(launch->plan, params, launch->workspace, upload.data());
+  cudaMemcpy(workspace, upload.data(), upload.size(), cudaMemcpyHostToDevice);
+  if (cudaGetLastError() == cudaSuccess) return launch.release();
+  cudaFree(workspace);
+  return nullptr;
 }
 
 int AttndBenchRun(AttndBenchLaunch* launch, cudaStream_t stream) {
-  return launch->row->launch(launch->params, stream);
+  return static_cast<int>(LaunchCudaAttention(launch->plan, launch->workspace, stream));
 }
 
-int AttndBenchSplits(const AttndBenchLaunch* launch) { return launch->params.max_splits; }
+int AttndBenchSplits(const AttndBenchLaunch* launch) { return launch->plan.attention.num_splits; }
 
-void AttndBenchStatus(AttndBenchLaunch* launch, std::uint32_t* error_word,
-                      std::int32_t* nonfinite) {
-  std::vector<std::uint32_t> words(launch->nonfinite_words);
-  cudaMemcpy(words.data(), launch->params.nonfinite_tiles, words.size() * 4,
+std::int64_t AttndBenchWorkspaceBytes(const AttndBenchLaunch* launch) {
+  return launch->plan.attention.workspace_bytes;
+}
+
+void AttndBenchStatus(AttndBenchLaunch* launch, std::uint32_t* faults, std::int32_t* nonfinite) {
+  CudaLaunchStatus status{};
+  cudaMemcpy(&status, launch->workspace + launch->plan.status_offset, sizeof(status),
              cudaMemcpyDeviceToHost);
-  cudaMemcpy(error_word, launch->params.error_word, 4, cudaMemcpyDeviceToHost);
-  *nonfinite = 0;
-  for (const std::uint32_t word : words) *nonfinite += std::popcount(word);
-  cudaMemset(launch->params.nonfinite_tiles, 0, words.size() * 4);
-  cudaMemset(launch->params.error_word, 0, 4);
+  *faults = status.faults;
+  *nonfinite = static_cast<std::int32_t>(status.nonfinite_tiles);
+  cudaMemset(launch->workspace + launch->plan.status_offset, 0,
+             static_cast<std::size_t>(launch->plan.upload_bytes - launch->plan.status_offset));
 }
 
 void AttndBenchFree(AttndBenchLaunch* launch) {
-  for (void* pointer : launch->owned) cudaFree(pointer);
+  cudaFree(launch->workspace);
   delete launch;
 }
 
@@ -200,11 +186,6 @@ int AttndBenchAppend(const void* k, const void* v, std::int32_t num_tokens,
                      std::int64_t first_position, const std::uint32_t* page_table,
                      std::int32_t page_tokens, void* pool, std::int64_t pool_bytes,
                      const AttndBenchRope* rope) {
-  attnd::kernels::AttentionParams layout;
-  layout.page_layout = {DataType::kBf16, page_tokens, num_kv_heads, head_dim,
-                        attnd::kernels::PaddedHeadDim(head_dim)};
-  layout.pool = static_cast<const std::byte*>(pool);
-  layout.pool_bytes = pool_bytes;
   attnd::kernels::AppendSequence sequence;
   sequence.k = k;
   sequence.v = v;
@@ -213,33 +194,30 @@ int AttndBenchAppend(const void* k, const void* v, std::int32_t num_tokens,
   sequence.first_position = first_position;
   sequence.page_table = page_table;
   sequence.rope = MakeRope(rope);
-  std::vector<void*> owned;
-  attnd::kernels::any::CudaAppendParams params;
-  params.sequences = Upload(std::vector{sequence}, owned);
+  attnd::kernels::AppendParams params;
+  params.sequences = &sequence;
   params.num_sequences = 1;
-  params.max_tokens = num_tokens;
-  params.pages = attnd::kernels::MakePagePool(layout);
+  params.page_layout = {DataType::kBf16, page_tokens, num_kv_heads, head_dim,
+                        attnd::kernels::PaddedHeadDim(head_dim)};
   params.pool = static_cast<std::byte*>(pool);
-  params.num_kv_heads = num_kv_heads;
-  params.head_dim = head_dim;
-  params.padded_head_dim = layout.page_layout.padded_head_dim;
-  params.error_word = Upload(std::vector<std::uint32_t>(1), owned);
-  cudaError_t error = attnd::kernels::any::LaunchAppend<__nv_bfloat16>(params, nullptr);
-  std::uint32_t word = 0;
-  if (error == cudaSuccess) {
-    error = cudaMemcpy(&word, params.error_word, sizeof(word), cudaMemcpyDeviceToHost);
-  }
+  params.pool_bytes = pool_bytes;
+  std::vector<void*> owned;
+  const auto* device_sequences = Upload(std::vector{sequence}, owned);
+  CudaLaunchStatus* status = Upload(std::vector<CudaLaunchStatus>(1), owned);
+  const LaunchStatus launched = LaunchCudaAppend(params, device_sequences, status, nullptr);
+  CudaLaunchStatus result{};
+  const cudaError_t error = cudaMemcpy(&result, status, sizeof(result), cudaMemcpyDeviceToHost);
   Free(owned);
-  return word != 0 ? -1 : static_cast<int>(error);
+  if (result.faults != 0) return -1;
+  return launched != LaunchStatus::kOk ? static_cast<int>(launched) : static_cast<int>(error);
 }
 
 int AttndBenchRotate(void* q, std::int32_t num_tokens, std::int32_t num_heads,
                      std::int32_t head_dim, std::int64_t first_position,
                      const AttndBenchRope* rope) {
-  const cudaError_t error = attnd::kernels::any::LaunchRotateQueries(
-      static_cast<__nv_bfloat16*>(q), num_tokens, num_heads, head_dim, first_position,
-      MakeRope(rope), nullptr);
-  return error != cudaSuccess ? error : cudaDeviceSynchronize();
+  const LaunchStatus status = attnd::kernels::LaunchCudaRotateQueries(
+      q, DataType::kBf16, num_tokens, num_heads, head_dim, first_position, MakeRope(rope), nullptr);
+  return status != LaunchStatus::kOk ? static_cast<int>(status) : cudaDeviceSynchronize();
 }
 
 int AttndBenchMerge(const float* o_parts, const float* lse_parts, std::int32_t parts,
@@ -252,16 +230,17 @@ int AttndBenchMerge(const float* o_parts, const float* lse_parts, std::int32_t p
     lse_pointers.push_back(lse_parts + part * rows);
   }
   std::vector<void*> owned;
-  const attnd::kernels::any::CudaMergeParams params{Upload(o_pointers, owned),
-                                                    Upload(lse_pointers, owned),
-                                                    parts,
-                                                    rows,
-                                                    head_dim,
-                                                    sink_logits,
-                                                    o,
-                                                    lse};
-  cudaError_t error = attnd::kernels::any::LaunchMergeStates<float>(params, nullptr);
-  if (error == cudaSuccess) error = cudaDeviceSynchronize();
+  const attnd::kernels::MergeParams params{Upload(o_pointers, owned),
+                                           Upload(lse_pointers, owned),
+                                           parts,
+                                           rows,
+                                           head_dim,
+                                           sink_logits,
+                                           DataType::kFp32,
+                                           o,
+                                           lse};
+  const LaunchStatus status = attnd::kernels::LaunchCudaMergeStates(params, nullptr);
+  const cudaError_t error = cudaDeviceSynchronize();
   Free(owned);
-  return error;
+  return status != LaunchStatus::kOk ? static_cast<int>(status) : static_cast<int>(error);
 }

@@ -39,13 +39,15 @@ struct AttndBenchLaunch;  // a planned call with its device arrays
 const char* AttndBenchRows();
 // Null: no such row, or a CUDA error.
 AttndBenchLaunch* AttndBenchPlan(const AttndBenchCall* call, const char* row, int forced_splits);
-int AttndBenchRun(AttndBenchLaunch* launch, cudaStream_t stream);  // a cudaError_t
+int AttndBenchRun(AttndBenchLaunch* launch, cudaStream_t stream);  // a LaunchStatus
 int AttndBenchSplits(const AttndBenchLaunch* launch);
-// Synchronises. error_word and the number of tiles flagged as non-finite since the last call.
-void AttndBenchStatus(AttndBenchLaunch* launch, std::uint32_t* error_word, std::int32_t* nonfinite);
+std::int64_t AttndBenchWorkspaceBytes(const AttndBenchLaunch* launch);
+// Synchronises. CudaFault bits and the number of tiles flagged as non-finite since the last call.
+void AttndBenchStatus(AttndBenchLaunch* launch, std::uint32_t* faults, std::int32_t* nonfinite);
 void AttndBenchFree(AttndBenchLaunch* launch);
 
-// Cache upkeep, BF16, one sequence, synchronous; a cudaError_t, or -1 where the error word was set.
+// Cache upkeep, BF16, one sequence, synchronous; 0, or -1 where a page lies outside the pool, or
+// another error.
 struct AttndBenchRope {
   double theta, position_scale, amplitude;
   std::int32_t rotary_dim, interleaved;

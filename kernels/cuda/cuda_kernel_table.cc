@@ -5,7 +5,11 @@
 
 #include <array>
 
+#include "kernels/any/decode_dot.h"
 #include "kernels/any/prefill_simt.h"
+#include "kernels/cuda/cuda_rows.h"
+#include "kernels/naive/cublas_library.h"
+#include "kernels/naive/naive.h"
 #include "kernels/sm75/decode_mma.h"
 #include "kernels/sm75/prefill.h"
 #include "kernels/sm80/decode_mma.h"
@@ -28,19 +32,22 @@ constexpr DataType kTypeOf<__nv_bfloat16> = DataType::kBf16;
 template <>
 constexpr DataType kTypeOf<float> = DataType::kFp32;
 
+constexpr std::uint8_t kWideAll = kWideQuery | kWideKeys | kWideOutput;
+
 template <class Element, int kHeadDim, sm80::PrefillVariant kVariant>
 constexpr CudaKernelRow Sm80Prefill(const char* name) {
   return {name,
           Operation::kPrefill,
           80,
           kLastCc,
-          kTypeOf<Element>,
-          kTypeOf<Element>,
+          TypeBit(kTypeOf<Element>),
           kHeadDim,
           kVariant == sm80::PrefillVariant::kAll ? kAllFeatures : kPlainFeatures,
+          kWideAll,
           sm80::PrefillBlockQ(kHeadDim),
           &sm80::PreparePrefill<Element, kHeadDim, kVariant>,
-          &sm80::LaunchPrefill<Element, kHeadDim, kVariant>};
+          &sm80::LaunchPrefill<Element, kHeadDim, kVariant>,
+          nullptr};
 }
 
 template <int kHeadDim, sm75::PrefillVariant kVariant>
@@ -49,43 +56,42 @@ constexpr CudaKernelRow Sm75Prefill(const char* name) {
           Operation::kPrefill,
           75,
           kLastCc,
-          DataType::kFp16,
-          DataType::kFp16,
+          TypeBit(DataType::kFp16),
           kHeadDim,
           kVariant == sm75::PrefillVariant::kAll ? kAllFeatures : kPlainFeatures,
+          kWideAll,
           sm75::PrefillBlockQ(kHeadDim),
           &sm75::PreparePrefill<__half, kHeadDim, kVariant>,
-          &sm75::LaunchPrefill<__half, kHeadDim, kVariant>};
+          &sm75::LaunchPrefill<__half, kHeadDim, kVariant>,
+          nullptr};
+}
+
+constexpr CudaKernelRow Decode(const char* name, int first_cc, DataType type, int head_dim,
+                               std::uint8_t wide, int block_rows, cudaError_t (*prepare)(),
+                               CudaLaunch launch) {
+  return {name, Operation::kDecode, first_cc, kLastCc, TypeBit(type), head_dim, kAllFeatures,
+          wide, block_rows,         prepare,  launch,  nullptr};
 }
 
 template <class Element, int kHeadDim>
 constexpr CudaKernelRow Sm80Decode(const char* name) {
-  return {name,
-          Operation::kDecode,
-          80,
-          kLastCc,
-          kTypeOf<Element>,
-          kTypeOf<Element>,
-          kHeadDim,
-          kAllFeatures,
-          sm80::kDecodeBlockRows,
-          &sm80::PrepareDecodeMma<Element, kHeadDim>,
-          &sm80::LaunchDecodeMma<Element, kHeadDim>};
+  return Decode(name, 80, kTypeOf<Element>, kHeadDim, kWideQuery | kWideKeys,
+                sm80::kDecodeBlockRows, &sm80::PrepareDecodeMma<Element, kHeadDim>,
+                &sm80::LaunchDecodeMma<Element, kHeadDim>);
 }
 
 template <int kHeadDim>
 constexpr CudaKernelRow Sm75Decode(const char* name) {
-  return {name,
-          Operation::kDecode,
-          75,
-          kLastCc,
-          DataType::kFp16,
-          DataType::kFp16,
-          kHeadDim,
-          kAllFeatures,
-          sm75::kDecodeBlockRows,
-          &sm75::PrepareDecodeMma<__half, kHeadDim>,
-          &sm75::LaunchDecodeMma<__half, kHeadDim>};
+  return Decode(name, 75, DataType::kFp16, kHeadDim, kWideQuery | kWideKeys, sm75::kDecodeBlockRows,
+                &sm75::PrepareDecodeMma<__half, kHeadDim>,
+                &sm75::LaunchDecodeMma<__half, kHeadDim>);
+}
+
+template <class Element, int kHeadDim>
+constexpr CudaKernelRow DecodeDot(const char* name) {
+  return Decode(name, 75, kTypeOf<Element>, kHeadDim, kWideKeys, any::kDotBlockRows,
+                &any::PrepareDecodeDot<Element, kHeadDim>,
+                &any::LaunchDecodeDot<Element, kHeadDim>);
 }
 
 template <class Element, int kHeadDim>
@@ -94,13 +100,50 @@ constexpr CudaKernelRow Exact(const char* name) {
           Operation::kExact,
           75,
           kLastCc,
-          kTypeOf<Element>,
-          kTypeOf<Element>,
+          TypeBit(kTypeOf<Element>),
           kHeadDim,
           kAllFeatures,
+          0,
           any::SimtBlockQ(kHeadDim),
           &any::PreparePrefillSimt<Element, kHeadDim>,
-          &any::LaunchPrefillSimt<Element, kHeadDim>};
+          &any::LaunchPrefillSimt<Element, kHeadDim>,
+          nullptr};
+}
+
+cudaError_t PrepareNothing() { return cudaSuccess; }
+cudaError_t PrepareNaive() {
+  return naive::CublasFault() == nullptr ? cudaSuccess : cudaErrorNotSupported;
+}
+
+template <class Element>
+constexpr CudaKernelRow Naive(const char* name) {
+  return {name,
+          Operation::kNaive,
+          75,
+          kLastCc,
+          TypeBit(kTypeOf<Element>),
+          kMaxHeadDim,
+          kAllFeatures,
+          0,
+          0,
+          &PrepareNaive,
+          nullptr,
+          &naive::LaunchNaive<Element>};
+}
+
+constexpr CudaKernelRow Upkeep(const char* name, Operation operation, std::uint32_t features) {
+  return {name,
+          operation,
+          75,
+          kLastCc,
+          TypeBit(DataType::kFp32) | TypeBit(DataType::kFp16) | TypeBit(DataType::kBf16),
+          kMaxHeadDim,
+          features,
+          0,
+          0,
+          &PrepareNothing,
+          nullptr,
+          nullptr};
 }
 
 using P80 = sm80::PrefillVariant;
@@ -137,6 +180,12 @@ constexpr std::array kTable = {
     Sm75Decode<64>("sm75/decode_mma_fp16_d64"),
     Sm75Decode<128>("sm75/decode_mma_fp16_d128"),
     Sm75Decode<256>("sm75/decode_mma_fp16_d256"),
+    DecodeDot<float, 64>("any/decode_dot_fp32_d64"),
+    DecodeDot<float, 128>("any/decode_dot_fp32_d128"),
+    DecodeDot<float, 256>("any/decode_dot_fp32_d256"),
+    DecodeDot<Bf16, 64>("any/decode_dot_bf16_d64"),
+    DecodeDot<Bf16, 128>("any/decode_dot_bf16_d128"),
+    DecodeDot<Bf16, 256>("any/decode_dot_bf16_d256"),
     Exact<float, 64>("any/prefill_simt_fp32_d64"),
     Exact<float, 128>("any/prefill_simt_fp32_d128"),
     Exact<float, 256>("any/prefill_simt_fp32_d256"),
@@ -146,10 +195,28 @@ constexpr std::array kTable = {
     Exact<Bf16, 64>("any/prefill_simt_bf16_d64"),
     Exact<Bf16, 128>("any/prefill_simt_bf16_d128"),
     Exact<Bf16, 256>("any/prefill_simt_bf16_d256"),
+    Naive<float>("naive/fp32"),
+    Naive<__half>("naive/fp16"),
+    Naive<Bf16>("naive/bf16"),
+    Upkeep("any/append", Operation::kAppend, kFeaturePaged | kFeatureRope),
+    Upkeep("any/merge_states", Operation::kMergeStates, kFeatureSinks | kFeatureLse),
 };
+
+constexpr auto kPublicTable = [] {
+  std::array<KernelRow, kTable.size()> rows{};
+  for (std::size_t i = 0; i < kTable.size(); ++i) {
+    const CudaKernelRow& row = kTable[i];
+    rows[i] = {row.name,         row.operation,  DeviceKind::kCuda, row.first_cc, row.last_cc,
+               CpuTarget::kAuto, row.data_types, row.data_types,    row.head_dim, row.features,
+               nullptr};
+  }
+  return rows;
+}();
 
 }  // namespace
 
 std::span<const CudaKernelRow> CudaKernelTable() { return kTable; }
+
+std::span<const KernelRow> CudaRows() { return kPublicTable; }
 
 }  // namespace attnd::kernels

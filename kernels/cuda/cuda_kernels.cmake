@@ -1,7 +1,6 @@
 # CUDA rows: one object library per architecture folder. Included by kernels/CMakeLists.txt where a CUDA
 # compiler was found (cmake/cuda.cmake). The driver chooses code per .cu file and no file serves two
 # folders, so CUDA_SEPARABLE_COMPILATION stays off.
-find_package(CUDAToolkit REQUIRED)
 
 function(attnd_arch_kernels name architectures)
   add_library(${name} OBJECT ${ARGN})
@@ -15,6 +14,7 @@ set(decode_sm80 "")
 set(prefill_sm75 "")
 set(decode_sm75 "")
 set(simt "")
+set(decode_dot "")
 foreach(head_dim 64 128 256)
   foreach(type fp16 bf16)
     list(APPEND prefill_sm80 sm80/prefill_${type}_d${head_dim}.cu sm80/prefill_${type}_d${head_dim}_all.cu)
@@ -23,26 +23,37 @@ foreach(head_dim 64 128 256)
   foreach(type fp32 fp16 bf16)
     list(APPEND simt any/prefill_simt_${type}_d${head_dim}.cu)
   endforeach()
+  foreach(type fp32 bf16)
+    list(APPEND decode_dot any/decode_dot_${type}_d${head_dim}.cu)
+  endforeach()
   list(APPEND prefill_sm75 sm75/prefill_fp16_d${head_dim}.cu sm75/prefill_fp16_d${head_dim}_all.cu)
   list(APPEND decode_sm75 sm75/decode_mma_fp16_d${head_dim}.cu)
 endforeach()
 # Machine code and PTX, so that the rows also run on newer cards.
 attnd_arch_kernels(kernels_sm75 75 ${prefill_sm75} ${decode_sm75})
 attnd_arch_kernels(kernels_sm80 80 ${prefill_sm80} ${decode_sm80})
-attnd_arch_kernels(kernels_any "75-real;80-real;90" any/append.cu any/combine_splits.cu any/merge_states.cu ${simt})
+attnd_arch_kernels(kernels_any "75-real;80-real;90"
+  any/append.cu any/combine_splits.cu any/convert.cu any/merge_states.cu
+  naive/gather.cu naive/softmax.cu ${simt} ${decode_dot})
 
-add_library(attnd_kernels_cuda STATIC
+target_sources(attnd_kernels PRIVATE
+  cuda/cuda_copies.cc
   cuda/cuda_kernel_table.cc
+  cuda/cuda_launch.cc
+  cuda/cuda_plan.cc
+  cuda/cuda_upkeep.cc
   cuda/decode_plan.cc
   cuda/page_pool.cc
   cuda/prefill_plan.cc
+  naive/cublas_library.cc
+  naive/naive.cc
+  naive/naive_plan.cc
   $<TARGET_OBJECTS:kernels_sm75>
   $<TARGET_OBJECTS:kernels_sm80>
-  $<TARGET_OBJECTS:kernels_any>
-)
-set_target_properties(attnd_kernels_cuda PROPERTIES LINKER_LANGUAGE CXX)
-target_link_libraries(attnd_kernels_cuda PUBLIC attnd_options CUDA::cudart_static)
+  $<TARGET_OBJECTS:kernels_any>)
+# cuBLAS gives its header only; the library is looked for when a naive row is prepared.
+target_link_libraries(attnd_kernels PRIVATE CUDA::cudart_static ${CMAKE_DL_LIBS})
 
 # The rows on PyTorch tensors, for kernels/bench/peers.
 add_library(attnd_cuda_bench SHARED bench/cuda_bench_library.cc)
-target_link_libraries(attnd_cuda_bench PRIVATE attnd_options attnd_kernels_cuda)
+target_link_libraries(attnd_cuda_bench PRIVATE attnd_options attnd_kernels CUDA::cudart_static)

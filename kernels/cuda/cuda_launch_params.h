@@ -7,15 +7,13 @@
 #include <cstdint>
 
 #include "kernels/attention_params.h"
+#include "kernels/cuda_kernels.h"
 
 namespace attnd::kernels {
 
 // Tokens of one sequence are counted in int32 with room for sums of two: lengths, and the distance
 // between a query's and a key's place, are cut to this before masks are computed.
 inline constexpr std::int64_t kMaxDeviceTokens = std::int64_t{1} << 30;
-
-// Bits of CudaLaunchParams::error_word.
-enum CudaError : std::uint32_t { kErrorPageOutOfPool = 1U << 0 };
 
 // The paged cache as kernels address it: token t of KV head h is at
 //   pool + 128 * page_table[t >> page_shift] + h * head_block_bytes + (t & page_mask) * row_bytes
@@ -63,9 +61,10 @@ struct CudaLaunchParams {
   std::int32_t max_splits = 1;
   float* partial_o = nullptr;       // [split][query token][head][head_dim], FP32
   float2* partial_state = nullptr;  // [split][query token][head]: base-2 row_max, row_sum
-  std::uint32_t* error_word = nullptr;
-  // Prefill: bit task * num_heads + head; decode: bit sequence * num_heads + head. That tile holds
-  // a non-finite output, which a hidden value may have caused, and must run again on the exact row.
+  CudaLaunchStatus* status = nullptr;
+  // Prefill: bit task * num_heads + head; decode and naive: bit sequence * num_heads + head.
+  // That tile holds a non-finite output, which a hidden value may have caused, and must run again
+  // on the exact row.
   std::uint32_t* nonfinite_tiles = nullptr;
   // Exact rows only. rerun_of[task]: the row of rerun_flags (nonfinite_tiles of the launch before)
   // that decides whether the task runs; null: every task runs.

@@ -54,10 +54,4 @@ __device__ __forceinline__ float SinkLog2(const CudaLaunchParams& params,
              : sequence.sink_logits[head] * kLog2E;
 }
 
-__device__ __forceinline__ void FlagNonfinite(const CudaLaunchParams& params, int sequence_index,
-                                              int head) {
-  const std::uint32_t bit = sequence_index * params.attention.num_heads + head;
-  atomicOr(params.nonfinite_tiles + bit / 32, 1U << (bit % 32));
-}
-
 }  // namespace attnd::kernels::device

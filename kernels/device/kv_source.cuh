@@ -18,7 +18,7 @@ struct alignas(16) KvSource {
   std::int32_t kv_length;
   std::int32_t page_shift, page_mask;
   std::uint32_t end_entry;
-  std::uint32_t* error_word;
+  CudaLaunchStatus* status;
 
   __device__ __forceinline__ void Set(const CudaLaunchParams& params,
                                       const AttentionSequence& sequence, int kv_head,
@@ -29,7 +29,7 @@ struct alignas(16) KvSource {
     page_shift = params.pages.page_shift;
     page_mask = (1 << page_shift) - 1;
     end_entry = params.pages.end_entry;
-    error_word = params.error_word;
+    status = params.status;
     if (page_table != nullptr) {
       k = reinterpret_cast<const char*>(params.pages.base) +
           kv_head * params.pages.head_block_bytes;
@@ -52,7 +52,7 @@ struct alignas(16) KvSource {
   // An entry outside the pool is reported and its rows read as zeros.
   __device__ __forceinline__ bool EntryIsValid(std::uint32_t entry) const {
     if (entry < end_entry) return true;
-    atomicOr(error_word, static_cast<std::uint32_t>(kErrorPageOutOfPool));
+    atomicOr(&status->faults, static_cast<std::uint32_t>(kCudaPageOutOfPool));
     return false;
   }
 };

@@ -11,6 +11,15 @@
 
 namespace attnd::kernels::device {
 
+// Marks (row, head) of CudaLaunchParams::nonfinite_tiles and counts it once.
+__device__ __forceinline__ void FlagNonfinite(const CudaLaunchParams& params, int row, int head) {
+  const std::uint32_t bit = static_cast<std::uint32_t>(row) * params.attention.num_heads + head;
+  const std::uint32_t mask = 1U << (bit % 32);
+  if ((atomicOr(params.nonfinite_tiles + bit / 32, mask) & mask) == 0U) {
+    atomicAdd(&params.status->nonfinite_tiles, 1U);
+  }
+}
+
 // One query row's denominator and lse from its complete state.
 struct RowResult {
   float factor;  // accumulator times this is o
@@ -75,8 +84,7 @@ __device__ __forceinline__ void StorePrefillRows(const CudaLaunchParams& params,
     }
   }
   if (__any_sync(0xffffffffU, poison != 0.0F) && lane == 0) {
-    const std::uint32_t bit = tile_index * params.attention.num_heads + head;
-    atomicOr(params.nonfinite_tiles + bit / 32, 1U << (bit % 32));
+    FlagNonfinite(params, tile_index, head);
   }
 
   const int head_dim = params.attention.head_dim;

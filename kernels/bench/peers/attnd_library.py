@@ -28,6 +28,8 @@ class Library:
         self.lib.AttndBenchPlan.argtypes = [c.POINTER(Call), c.c_char_p, c.c_int32]
         self.lib.AttndBenchRun.argtypes = [c.c_void_p, c.c_void_p]
         self.lib.AttndBenchSplits.argtypes = [c.c_void_p]
+        self.lib.AttndBenchWorkspaceBytes.argtypes = [c.c_void_p]
+        self.lib.AttndBenchWorkspaceBytes.restype = c.c_int64
         self.lib.AttndBenchStatus.argtypes = [c.c_void_p, c.POINTER(c.c_uint32), c.POINTER(c.c_int32)]
         self.lib.AttndBenchFree.argtypes = [c.c_void_p]
 
@@ -63,10 +65,13 @@ class Launch:
     def __call__(self):
         error = self.lib.AttndBenchRun(self.handle, torch.cuda.current_stream().cuda_stream)
         if error:
-            raise RuntimeError(f"launch failed: cudaError {error}")
+            raise RuntimeError(f"launch failed: LaunchStatus {error}")
 
     def splits(self):
         return self.lib.AttndBenchSplits(self.handle)
+
+    def workspace_bytes(self):
+        return self.lib.AttndBenchWorkspaceBytes(self.handle)
 
     def status(self):
         word, nonfinite = c.c_uint32(), c.c_int32()
