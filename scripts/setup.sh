@@ -1,16 +1,20 @@
 #!/usr/bin/env bash
 # Installs what the build needs, by apt, on Debian 12 and Ubuntu 24.04. Does nothing, quickly, when all is there.
 #
-#   scripts/setup.sh [--lint] [--fuzz] [--capture] [--bare]
+#   scripts/setup.sh [--lint] [--fuzz] [--capture] [--bare] [--operate]
 #     (none)     compiler, CMake, libraries: enough to build and run everything
 #     --lint     clang-format and clang-tidy 14, shellcheck, codespell
 #     --fuzz     clang 14 with libFuzzer, for scripts/fuzz.sh
 #     --capture  Python virtual environments, for scripts/capture_qkv.py
 #     --bare     debootstrap, for scripts/bare_system_test.sh
+#     --operate  Prometheus, buildah, debootstrap, and validators of deploy/ from PyPI in build/operate-venv, for
+#                scripts/dashboards_test.sh, deploy_test.sh and image_test.sh. Where systemd runs, the package prometheus
+#                starts a service of its own on port 9090.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 readonly LOG=build/setup.log
 
+operate=false
 packages=(
   ca-certificates g++ cmake ninja-build pkgconf ccache
   libgrpc++-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev libabsl-dev
@@ -24,6 +28,7 @@ for argument in "$@"; do
     --fuzz) packages+=(clang-14 libclang-rt-14-dev) ;;
     --capture) packages+=(python3-venv) ;;
     --bare) packages+=(debootstrap) ;;
+    --operate) operate=true packages+=(prometheus buildah debootstrap python3-venv) ;;
     -h | --help) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; exit 0 ;;
     *) echo "setup: unknown argument '$argument' (see --help)" >&2; exit 2 ;;
   esac
@@ -40,8 +45,31 @@ if ! command -v dpkg-query >/dev/null; then
   echo "setup: this system has no dpkg; install the equivalents of: ${packages[*]}" >&2
   exit 1
 fi
+
+# The virtual environment of --operate, made anew when the list of its packages has changed.
+operate_venv() {
+  local list=scripts/operate_requirements.txt venv=build/operate-venv
+  if cmp -s "$list" "$venv/installed.txt"; then return; fi
+  echo "setup: installing $list into $venv"
+  run_logged rm -rf "$venv"
+  run_logged python3 -m venv "$venv"
+  run_logged "$venv/bin/pip" install --quiet --disable-pip-version-check -r "$list"
+  cp "$list" "$venv/installed.txt"
+}
+
+run_logged() {
+  echo "+ $*" >>"$LOG"
+  if ! "$@" >>"$LOG" 2>&1 </dev/null; then
+    tail -n 20 "$LOG" >&2
+    echo "setup: failed: $* (whole log: $LOG)" >&2
+    exit 1
+  fi
+}
+
+mkdir -p build
 mapfile -t missing < <(missing_packages "${packages[@]}")
 if ((${#missing[@]} == 0)); then
+  if $operate; then operate_venv; fi
   echo "setup: all ${#packages[@]} packages are installed"
   exit 0
 fi
@@ -54,21 +82,12 @@ if ((EUID != 0)); then
   fi
   as_root=(sudo)
 fi
-mkdir -p build
 readonly APT=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8
   apt-get -q -y -o DPkg::Lock::Timeout=600 -o Acquire::Retries=5)
-
-run_logged() {
-  echo "+ $*" >>"$LOG"
-  if ! "$@" >>"$LOG" 2>&1 </dev/null; then
-    tail -n 20 "$LOG" >&2
-    echo "setup: failed: $* (whole log: $LOG)" >&2
-    exit 1
-  fi
-}
 
 echo "setup: updating the package lists (log: $LOG)"
 run_logged "${APT[@]}" update
 echo "setup: installing ${#missing[@]} packages: ${missing[*]}"
 run_logged "${APT[@]}" install --no-install-recommends "${missing[@]}"
+if $operate; then operate_venv; fi
 echo "setup: done"

@@ -3,7 +3,7 @@
 #
 #   scripts/test.sh [--tier fast|ci|full] [--preset NAME]...
 #     --tier fast    release build and its tests, slow ones left out (the default)
-#     --tier ci      fast, then format, shell scripts and spelling
+#     --tier ci      fast, then format, shell scripts, spelling and dashboards on a real Prometheus
 #     --tier full    ci, then clang-tidy, AddressSanitizer and ThreadSanitizer, the slow tests, a longer fuzz run and a
 #                    bare Debian system
 #     --preset NAME  only this preset's build and tests; may be repeated
@@ -101,6 +101,7 @@ else
     check format scripts/format.sh --check || true
     check shellcheck shellcheck scripts/*.sh .ci/run || true
     check codespell codespell || true
+    check dashboards scripts/dashboards_test.sh || true
   fi
   if [[ $tier == full ]]; then
     check clang-tidy python3 scripts/run_clang_tidy.py --build build/release '^(kernels|server|client|loadtest)/' || true
