@@ -128,7 +128,6 @@ absl::Status AttndServer::Impl::Assemble() {
       watches);
   watchdog = std::make_unique<Watchdog>(
       clock, config.stall_limit, [this] { return ReadReadiness(); }, health);
-  metrics.SetGaugeSource([this] { return ReadGauges(); });
   return absl::OkStatus();
 }
 
@@ -152,6 +151,7 @@ absl::Status AttndServer::Impl::OpenPorts() {
       Listen(config, {attention_service.get(), health_service.get(), reflection_service.get()});
   if (!grpc_listener.ok()) return grpc_listener.status();
   listener = *std::move(grpc_listener);
+  metrics.SetGaugeSource([this] { return ReadGauges(); });
   return absl::OkStatus();
 }
 
@@ -169,6 +169,9 @@ ReadinessInputs AttndServer::Impl::ReadReadiness() const {
 GaugeSnapshot AttndServer::Impl::ReadGauges() const {
   GaugeSnapshot gauges = Gauges(scheduler->GetSnapshot());
   gauges.open_streams = state->streams().count();
+  const auto connections = listener.acceptor->counts();
+  gauges.connections = connections.open;
+  gauges.connections_refused = connections.refused;
   gauges.ready = health.Get() == HealthState::State::kServing;
   gauges.draining = retiring || stopping;
   return gauges;
@@ -244,6 +247,7 @@ void AttndServer::Impl::CloseGrpc(std::chrono::steady_clock::time_point deadline
   // What is still open after that is cancelled: replies that a client does not take.
   const auto left = std::clamp<std::chrono::steady_clock::duration>(
       deadline - std::chrono::steady_clock::now(), Milliseconds(0), kCloseTime);
+  listener.acceptor->Stop();
   listener.server->Shutdown(std::chrono::system_clock::now() + left);
   listener.server->Wait();
 }

@@ -1,18 +1,17 @@
 #include "server/grpc_listener.h"
 
 #include <grpcpp/security/server_credentials.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "server/bind_failure.h"
 #include "server/listen_address.h"
+#include "server/listening_sockets.h"
 
 namespace attnd {
 namespace {
@@ -23,29 +22,23 @@ constexpr int kKeepaliveMs = 30'000, kKeepaliveTimeoutMs = 20'000;
 // Clients may ping this often, gRPC's default of 5 minutes would disconnect those that check their
 // connection every 10 seconds.
 constexpr int kMinClientPingMs = 5'000;
+// A connection that has not begun to speak HTTP/2 by then gives its place away; 2 minutes are
+// gRPC's default.
+constexpr int kHandshakeMs = 10'000;
 
 absl::Status CannotListen(const std::string& address, const std::string& why) {
   return absl::UnavailableError(absl::StrCat("--listen: cannot listen on ", address, ": ", why));
 }
 
-// gRPC unlinks whatever lies at the path before it binds, also the socket of a running server.
-absl::Status CheckUnixPath(const std::string& path, const std::string& address) {
-  struct stat info {};
-  if (lstat(path.c_str(), &info) != 0) return absl::OkStatus();  // nothing there
-  if (!S_ISSOCK(info.st_mode)) {
-    return CannotListen(address, "the path exists and is not a socket");
-  }
-  const int probe = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (probe < 0) return CannotListen(address, std::strerror(errno));
-  sockaddr_un name{};
-  name.sun_family = AF_UNIX;
-  path.copy(name.sun_path, sizeof name.sun_path - 1);
-  const int result = connect(probe, reinterpret_cast<const sockaddr*>(&name), sizeof name);
-  const int error = errno;
-  close(probe);
-  if (result == 0) return CannotListen(address, "another server answers on the socket");
-  if (error == ECONNREFUSED) return absl::OkStatus();  // left behind by a server that was killed
-  return CannotListen(address, std::strerror(error));
+// As gRPC does for connections that it accepts itself: small messages go out at once, and data that
+// a peer does not acknowledge ends the connection like a ping that it does not answer.
+void TuneConnection(int connection) {
+  const int on = 1;
+  const unsigned unacknowledged_ms = kKeepaliveTimeoutMs;
+  // Fails on unix sockets, which need neither.
+  setsockopt(connection, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  setsockopt(connection, IPPROTO_TCP, TCP_USER_TIMEOUT, &unacknowledged_ms,
+             sizeof unacknowledged_ms);
 }
 
 void SetLimits(const ServerConfig& config, grpc::ServerBuilder& builder) {
@@ -55,14 +48,13 @@ void SetLimits(const ServerConfig& config, grpc::ServerBuilder& builder) {
   builder.SetMaxSendMessageSize(-1);  // replies are bounded by their requests
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, config.max_concurrent_streams);
   builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, config.max_header_bytes);
-  // By default Linux spreads connections over all processes that listen on a port.
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   // The size limit holds for messages as received: half a MiB of deflated zeros would become half a
   // GiB. Compressed messages are refused, and never inflated.
   for (const auto algorithm : {GRPC_COMPRESS_DEFLATE, GRPC_COMPRESS_GZIP}) {
     builder.SetCompressionAlgorithmSupportStatus(algorithm, false);
   }
   builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMs);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
@@ -79,25 +71,34 @@ absl::StatusOr<GrpcListener> Listen(const ServerConfig& config,
     return absl::InvalidArgumentError(absl::StrCat("--listen: ", parsed.status().message()));
   }
   ListenAddress address = *std::move(parsed);
-  if (!address.unix_path.empty()) {
-    if (auto status = CheckUnixPath(address.unix_path, config.listen); !status.ok()) return status;
+  if (address.host == "localhost") address.host = "127.0.0.1";  // and not ::1 where it comes first
+  auto sockets = ListeningSockets::Open(address);
+  if (!sockets.ok()) {
+    return CannotListen(config.listen, std::string(sockets.status().message()));
   }
-  // Resolved to one address: of two (127.0.0.1 and ::1) gRPC would be content with one.
-  if (address.host == "localhost") address.host = "127.0.0.1";
+  GrpcListener listener;
+  address.port = listener.port = sockets->port();
+  listener.address = address.ToString();
 
   grpc::ServerBuilder builder;
   SetLimits(config, builder);
   for (grpc::Service* service : services) builder.RegisterService(service);
-  int port = 0;
-  builder.AddListeningPort(address.ToString(), grpc::InsecureServerCredentials(), &port);
-  GrpcListener listener;
+  using From = grpc::ServerBuilder::experimental_type::ExternalConnectionType;
+  std::shared_ptr<grpc::experimental::ExternalConnectionAcceptor> grpc_side =
+      builder.experimental().AddExternalConnectionAcceptor(From::FROM_FD,
+                                                           grpc::InsecureServerCredentials());
   listener.server = builder.BuildAndStart();
-  if (listener.server == nullptr || port == 0) {
-    return CannotListen(config.listen, address.unix_path.empty() ? BindFailure(address)
-                                                                 : "the socket cannot be bound");
-  }
-  if (address.unix_path.empty()) address.port = listener.port = port;
-  listener.address = address.ToString();
+  if (listener.server == nullptr) return CannotListen(config.listen, "gRPC does not start");
+  auto acceptor = ConnectionAcceptor::Start(
+      *std::move(sockets), config.max_connections, [grpc_side](int from, int connection) {
+        TuneConnection(connection);
+        grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
+        parameters.listener_fd = from;
+        parameters.fd = connection;
+        grpc_side->HandleNewConnection(&parameters);
+      });
+  if (!acceptor.ok()) return CannotListen(config.listen, std::string(acceptor.status().message()));
+  listener.acceptor = *std::move(acceptor);
   return listener;
 }
 

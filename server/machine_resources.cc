@@ -1,6 +1,7 @@
 #include "server/machine_resources.h"
 
 #include <sched.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <cmath>
@@ -21,6 +22,11 @@ namespace {
 constexpr std::int64_t kDefaultMaxCacheBytes = std::int64_t{4} << 30;
 constexpr std::int64_t kSlabBytes = std::int64_t{2} << 20;
 constexpr std::int64_t kDefaultMemoryShare = 4;  // a quarter
+constexpr int kDefaultMaxConnections = 16'384;
+// Descriptors of everything but connections to the gRPC port: about 15, and up to 70 of the admin
+// port. A tight limit is shared: three quarters are then theirs.
+constexpr std::int64_t kOtherDescriptors = 96;
+constexpr std::int64_t kTightConnectionShare = 4;
 constexpr std::int64_t kUnlimited = std::numeric_limits<std::int64_t>::max();
 
 std::vector<std::string> ReadWords(const std::string& path) {
@@ -108,6 +114,26 @@ int CgroupCores(const std::string& root) {
   return static_cast<int>(std::floor(cores));
 }
 
+std::int64_t MaxOpenFiles() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= static_cast<rlim_t>(kUnlimited)) {
+    return kUnlimited;
+  }
+  return static_cast<std::int64_t>(limit.rlim_cur);
+}
+
+absl::Status ResolveMaxConnections(std::int64_t max_open_files, int& max_connections) {
+  const std::int64_t most =
+      std::max(max_open_files - kOtherDescriptors, max_open_files / kTightConnectionShare);
+  if (max_connections == 0) {
+    max_connections = static_cast<int>(std::min<std::int64_t>(most, kDefaultMaxConnections));
+  }
+  if (max_connections <= most) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--max_connections: got '", max_connections, "', need at most ", most, ", what the limit of ",
+      max_open_files, " open files (ulimit -n) leaves for connections"));
+}
+
 absl::Status CheckFits(const char* flag, std::int64_t bytes, std::int64_t memory_bytes) {
   if (bytes <= memory_bytes) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("--", flag, ": got '", FormatByteSize(bytes),
@@ -121,6 +147,7 @@ MachineResources ReadMachineResources(int affinity_cores, const std::string& roo
   MachineResources resources;
   resources.memory_bytes = std::min(MachineMemory(root), CgroupMemory(root));
   resources.cores = std::max(1, std::min(affinity_cores, CgroupCores(root)));
+  resources.max_open_files = MaxOpenFiles();
   return resources;
 }
 
@@ -140,6 +167,10 @@ absl::StatusOr<ServerConfig> ResolveDefaults(ServerConfig config,
     config.cache_bytes = std::max(kSlabBytes, bytes / kSlabBytes * kSlabBytes);
   }
   if (config.workspace_bytes == 0) config.workspace_bytes = std::max(kSlabBytes, share);
+  if (absl::Status status = ResolveMaxConnections(resources.max_open_files, config.max_connections);
+      !status.ok()) {
+    return status;
+  }
   if (absl::Status status = CheckFits("cache_bytes", config.cache_bytes, resources.memory_bytes);
       !status.ok()) {
     return status;

@@ -36,6 +36,11 @@ constexpr MetricFamilyInfo kFamilies[] = {
     {MetricId::kRunningBatches, "attnd_running_batches", Type::Gauge, "",
      "Batches handed to the device and not yet completed."},
     {MetricId::kOpenStreams, "attnd_open_streams", Type::Gauge, "", "DecodeStream calls open now."},
+    {MetricId::kConnections, "attnd_connections", Type::Gauge, "",
+     "Connections to the gRPC port open now."},
+    {MetricId::kConnectionsRefused, "attnd_connections_refused_total", Type::Counter, "",
+     "Connections to the gRPC port that were closed at once: --max_connections were open, or no "
+     "file descriptor was free."},
     {MetricId::kBatchRequests, "attnd_batch_requests", Type::Histogram, "",
      "Requests that share a batch."},
     {MetricId::kBatchSequences, "attnd_batch_sequences", Type::Histogram, "",

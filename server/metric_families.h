@@ -22,6 +22,8 @@ enum class MetricId {
   kRunningRequests,
   kRunningBatches,
   kOpenStreams,
+  kConnections,
+  kConnectionsRefused,
   kBatchRequests,
   kBatchSequences,
   kBatchTokens,

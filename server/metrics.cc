@@ -22,8 +22,7 @@
 namespace attnd {
 namespace {
 
-using prometheus::ClientMetric;
-using prometheus::MetricFamily;
+using prometheus::ClientMetric, prometheus::MetricFamily;
 using Labels = std::vector<ClientMetric::Label>;
 
 // Label values, indexed by the enums of metrics.h.
@@ -59,8 +58,7 @@ constexpr const char* kSequenceEndNames[] = {"deleted", "expired", "evicted"};
 
 constexpr int kNumMethods = std::size(kMethodNames);
 constexpr int kNumCodes = std::size(kCodeNames);
-constexpr int kOk = 0;
-constexpr int kUnknown = 2;
+constexpr int kOk = 0, kUnknown = 2;
 static_assert(kNumMethods == static_cast<int>(Method::kGetServerInfo) + 1);
 static_assert(std::size(kQueueClassNames) == static_cast<int>(QueueClass::kPrefill) + 1);
 static_assert(std::size(kStageNames) == static_cast<int>(Stage::kWireEncode) + 1);
@@ -381,6 +379,8 @@ void Metrics::Impl::CollectGauges(Scrape& scrape) const {
   gauge(MetricId::kRunningRequests, {}, gauges.running_requests);
   gauge(MetricId::kRunningBatches, {}, gauges.running_batches);
   gauge(MetricId::kOpenStreams, {}, gauges.open_streams);
+  gauge(MetricId::kConnections, {}, gauges.connections);
+  gauge(MetricId::kConnectionsRefused, {}, gauges.connections_refused);
   gauge(MetricId::kSequences, {{"state", "active"}}, gauges.sequences_active);
   gauge(MetricId::kSequences, {{"state", "idle"}}, gauges.sequences_idle);
   gauge(MetricId::kKvCachePages, {{"device", device}, {"state", "used"}},

@@ -70,7 +70,7 @@ struct LaunchRecord {
 // Read at each scrape.
 struct GaugeSnapshot {
   std::int64_t queue_requests = 0, queue_bytes = 0, running_requests = 0, running_batches = 0,
-               open_streams = 0;
+               open_streams = 0, connections = 0, connections_refused = 0;
   std::int64_t sequences_active = 0, sequences_idle = 0;
   // attnd_kv_cache_pages{device,state}. Used: with one reference or more, shared ones included;
   // shared: with two or more; free: whole slabs not cut into pages.

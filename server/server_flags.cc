@@ -128,6 +128,10 @@ const ServerFlag kFlags[] = {
 
     Bytes("max_message_bytes", kTransport, &Config::max_message_bytes, 64 * 1024, kMaxMessage,
           "Largest message in either direction."),
+    Count(
+        "max_connections", kTransport, &Config::max_connections, 0, 1'000'000,
+        "Most connections to the gRPC port; further ones are closed at once. 0: what the limit of "
+        "open files (ulimit -n) leaves, at most 16384."),
     Count("max_concurrent_streams", kTransport, &Config::max_concurrent_streams, 1, 1'000'000,
           "Most calls in flight on one connection."),
     Bytes("max_header_bytes", kTransport, &Config::max_header_bytes, 1024, 1024 * 1024,

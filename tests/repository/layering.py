@@ -31,7 +31,7 @@ STATIONS = [
     ("assembly", ["attnd_server", "grpc_listener"]),
     ("rpc", ["attention_service", "attention_call", "decode_stream", "sequence_calls", "control_call", "service_state",
              "server_info", "health_service", "reflection_service", "open_streams"]),
-    ("operation", ["admin_server", "http_connection", "watchdog", "request_log",
+    ("operation", ["admin_server", "http_connection", "connection_acceptor", "open_connections", "watchdog", "request_log",
                    "library_logs"]),
     ("wire", ["request_validation", "tensor_validation", "option_validation", "sequence_validation", "unknown_fields",
               "attention_wire", "wire_types", "reply_encoder", "wire_reader", "status_conversion"]),
@@ -43,7 +43,7 @@ STATIONS = [
     ("memory", ["page_pool", "batch"]),
     ("values", ["attention_request", "sequence_types", "error_status", "health_state", "clock", "mutex", "logging",
                 "build_info", "metrics", "metric_families", "kernel_series", "striped_counter", "striped_histogram",
-                "server_config", "server_flags", "config_file", "config_help", "flag_value", "machine_resources", "listen_address", "bind_failure"]),
+                "server_config", "server_flags", "config_file", "config_help", "flag_value", "machine_resources", "listen_address", "listening_sockets", "bind_failure"]),
 ]
 
 # The one station whose files may include generated service code.

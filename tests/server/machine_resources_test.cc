@@ -1,8 +1,11 @@
 #include "server/machine_resources.h"
 
+#include <sys/resource.h>
+
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <string>
 
 #include "gmock/gmock.h"
@@ -98,6 +101,9 @@ TEST(ReadMachineResourcesTest, FindsThisMachine) {
   EXPECT_GT(resources.memory_bytes, 64 * kMiB);
   EXPECT_LT(resources.memory_bytes, std::int64_t{1} << 50);
   EXPECT_GE(resources.cores, 1);
+  rlimit limit{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+  EXPECT_EQ(resources.max_open_files, static_cast<std::int64_t>(limit.rlim_cur));
 }
 
 TEST(ResolveDefaultsTest, TakesAQuarterOfTheMemoryUpToTheCap) {
@@ -138,6 +144,26 @@ TEST(ResolveDefaultsTest, RefusesMoreMemoryThanThereIs) {
   config = {};
   config.workspace_bytes = 8 * kGiB;
   EXPECT_FALSE(ResolveDefaults(config, {4 * kGiB, 8}).ok());
+}
+
+TEST(ResolveDefaultsTest, ConnectionsAreWhatTheLimitOfOpenFilesLeaves) {
+  const auto connections = [](std::int64_t max_open_files) {
+    return ResolveDefaults({}, {kGiB, 1, max_open_files})->max_connections;
+  };
+  EXPECT_EQ(connections(64), 16);
+  EXPECT_EQ(connections(128), 32);
+  EXPECT_EQ(connections(1024), 928);
+  EXPECT_EQ(connections(1 << 20), 16'384);
+  EXPECT_EQ(connections(std::numeric_limits<std::int64_t>::max()), 16'384);
+  ServerConfig config;
+  config.max_connections = 928;
+  EXPECT_EQ(ResolveDefaults(config, {kGiB, 1, 1024})->max_connections, 928);
+  config.max_connections = 929;
+  const auto resolved = ResolveDefaults(config, {kGiB, 1, 1024});
+  ASSERT_FALSE(resolved.ok());
+  EXPECT_EQ(resolved.status().message(),
+            "--max_connections: got '929', need at most 928, what the limit of 1024 open files "
+            "(ulimit -n) leaves for connections");
 }
 
 }  // namespace

@@ -13,7 +13,8 @@ extern char** environ;
 
 namespace attnd::testing {
 
-ServerProcess::ServerProcess(const std::string& binary, const std::vector<std::string>& flags) {
+ServerProcess::ServerProcess(const std::string& binary, const std::vector<std::string>& flags,
+                             const std::vector<std::string>& launcher) {
   std::vector<std::string> arguments = {binary,
                                         "--listen=127.0.0.1:0",
                                         "--admin_listen=127.0.0.1:0",
@@ -29,6 +30,7 @@ ServerProcess::ServerProcess(const std::string& binary, const std::vector<std::s
     });
     arguments.push_back(flag);
   }
+  arguments.insert(arguments.begin(), launcher.begin(), launcher.end());
   std::vector<char*> argv;
   for (auto& argument : arguments) argv.push_back(argument.data());
   argv.push_back(nullptr);
@@ -37,7 +39,7 @@ ServerProcess::ServerProcess(const std::string& binary, const std::vector<std::s
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_adddup2(&actions, ends[1], STDERR_FILENO);
-  if (posix_spawn(&pid_, binary.c_str(), &actions, nullptr, argv.data(), environ) != 0) pid_ = 0;
+  if (posix_spawnp(&pid_, argv[0], &actions, nullptr, argv.data(), environ) != 0) pid_ = 0;
   posix_spawn_file_actions_destroy(&actions);
   close(ends[1]);
   log_pipe_ = ends[0];
@@ -83,16 +85,33 @@ int ServerProcess::AwaitExit() {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-std::int64_t ServerProcess::peak_resident_bytes() const {
+std::int64_t ServerProcess::StatusBytes(const std::string& key) const {
   std::ifstream status("/proc/" + std::to_string(pid_) + "/status");
   std::string line;
   while (std::getline(status, line)) {
-    if (!line.starts_with("VmHWM:")) continue;
+    if (!line.starts_with(key)) continue;
     std::int64_t kibibytes = 0;
-    std::istringstream(line.substr(6)) >> kibibytes;
+    std::istringstream(line.substr(key.size())) >> kibibytes;
     return kibibytes * 1024;
   }
   return 0;
+}
+
+std::int64_t ServerProcess::peak_resident_bytes() const { return StatusBytes("VmHWM:"); }
+
+std::int64_t ServerProcess::resident_bytes() const { return StatusBytes("VmRSS:"); }
+
+double ServerProcess::cpu_seconds() const {
+  std::ifstream file("/proc/" + std::to_string(pid_) + "/stat");
+  std::string line;
+  std::getline(file, line);
+  // After the name in parentheses; time in user and in system mode are the fields 14 and 15.
+  std::istringstream fields(line.substr(line.rfind(')') + 1));
+  std::string skipped;
+  for (int field = 3; field < 14; ++field) fields >> skipped;
+  double user = 0, system = 0;
+  fields >> user >> system;
+  return (user + system) / static_cast<double>(sysconf(_SC_CLK_TCK));
 }
 
 }  // namespace attnd::testing

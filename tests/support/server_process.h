@@ -13,7 +13,10 @@ namespace attnd::testing {
 class ServerProcess {
  public:
   // Starts `binary` with small settings, free ports and `flags`. Its log goes to a pipe.
-  ServerProcess(const std::string& binary, const std::vector<std::string>& flags);
+  // `launcher`, where there is one, is a command that becomes the one that follows it: {"prlimit",
+  // "--nofile=9"}.
+  ServerProcess(const std::string& binary, const std::vector<std::string>& flags,
+                const std::vector<std::string>& launcher = {});
   // Kills it if it still runs.
   ~ServerProcess();
   ServerProcess(const ServerProcess&) = delete;
@@ -28,11 +31,15 @@ class ServerProcess {
   const std::string& log() const { return log_; }
 
   std::int64_t peak_resident_bytes() const;
+  std::int64_t resident_bytes() const;
+  double cpu_seconds() const;
   pid_t pid() const { return pid_; }
 
  private:
   // False at the end of the log.
   bool ReadMore();
+  // A line of /proc/<pid>/status that counts kB.
+  std::int64_t StatusBytes(const std::string& key) const;
 
   pid_t pid_ = 0;
   int log_pipe_ = -1;
