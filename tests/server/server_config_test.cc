@@ -1,5 +1,6 @@
 #include "server/server_config.h"
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
@@ -51,6 +52,33 @@ TEST(ServerConfigTest, DefaultsAreValid) {
   ASSERT_TRUE(parsed.ok()) << parsed.status();
   EXPECT_FALSE(parsed->exit_now);
   EXPECT_EQ(parsed->config.listen, "127.0.0.1:8001");
+}
+
+// Stands for a value of any type where the members of an aggregate are counted.
+struct AnyValue {
+  template <typename T>
+  operator T() const;  // only named, never called
+};
+
+// Members of an aggregate: as many values as its braces take.
+template <typename Aggregate, typename... Values>
+constexpr std::size_t NumMembers() {
+  if constexpr (requires { Aggregate{Values{}..., AnyValue{}}; }) {
+    return NumMembers<Aggregate, Values..., AnyValue>();
+  } else {
+    return sizeof...(Values);
+  }
+}
+
+TEST(ServerConfigTest, EveryFieldHasAFlagOfItsOwn) {
+  const auto flags = ServerFlags();
+  EXPECT_EQ(flags.size(), NumMembers<ServerConfig>()) << "a field without a row in server_flags.cc";
+  for (std::size_t i = 0; i < flags.size(); ++i) {
+    for (std::size_t j = 0; j < i; ++j) {
+      EXPECT_FALSE(flags[i].field == flags[j].field) << flags[i].name << ", " << flags[j].name;
+      EXPECT_STRNE(flags[i].name, flags[j].name);
+    }
+  }
 }
 
 TEST(ServerConfigTest, EveryFlagReadsTheTextThatItWrites) {
