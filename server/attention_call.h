@@ -8,12 +8,13 @@
 
 #include "absl/status/statusor.h"
 #include "server/attention_request.h"
+#include "server/inline_reactor.h"
 #include "server/reply_encoder.h"
 #include "server/service_state.h"
 
 namespace attnd {
 
-class AttentionCall final : public grpc::ServerUnaryReactor {
+class AttentionCall final : public InlineReactor<grpc::ServerUnaryReactor> {
  public:
   // `kind` says which of the two. Deletes itself when gRPC is done with it.
   static grpc::ServerUnaryReactor* Start(ServiceState& state, RequestKind kind,
@@ -23,9 +24,6 @@ class AttentionCall final : public grpc::ServerUnaryReactor {
   // gRPC calls these two after Start has returned, never during it.
   void OnCancel() override;
   void OnDone() override;
-  // Reactions run on gRPC's polling threads instead of being handed to its one executor thread, a
-  // switch of threads for every call. They never block.
-  bool InternalInlineable() override { return true; }
 
  private:
   AttentionCall(ServiceState& state, RequestKind kind, grpc::CallbackServerContext* context,

@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "server/error_status.h"
+#include "server/inline_reactor.h"
 #include "server/service_state.h"
 #include "server/status_conversion.h"
 
@@ -34,7 +35,7 @@ struct ControlContext {
 };
 
 template <typename Request, typename Response>
-class ControlCall final : public grpc::ServerUnaryReactor {
+class ControlCall final : public InlineReactor<grpc::ServerUnaryReactor> {
  public:
   // Called at most once, inside Start.
   using Handler = absl::FunctionRef<void(ControlContext context, const Request& request,
@@ -50,7 +51,6 @@ class ControlCall final : public grpc::ServerUnaryReactor {
   }
 
   void OnDone() override { delete this; }
-  bool InternalInlineable() override { return true; }  // see AttentionCall
 
  private:
   ControlCall(ServiceState& state, Method method, grpc::CallbackServerContext* context,

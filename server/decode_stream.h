@@ -22,6 +22,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "server/attention_request.h"
+#include "server/inline_reactor.h"
 #include "server/mutex.h"
 #include "server/open_streams.h"
 #include "server/reply_encoder.h"
@@ -29,9 +30,10 @@
 
 namespace attnd {
 
-class DecodeStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
-                           public EndableStream,
-                           public std::enable_shared_from_this<DecodeStream> {
+class DecodeStream final
+    : public InlineReactor<grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>>,
+      public EndableStream,
+      public std::enable_shared_from_this<DecodeStream> {
  public:
   // Owns itself until gRPC is done with it.
   static grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Start(
@@ -41,7 +43,6 @@ class DecodeStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   void OnWriteDone(bool ok) override;
   void OnCancel() override;
   void OnDone() override;
-  bool InternalInlineable() override { return true; }  // see AttentionCall
   void EndByServer() override;
 
  private:
