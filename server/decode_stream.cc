@@ -35,7 +35,7 @@ DecodeStream::DecodeStream(ServiceState& state, grpc::CallbackServerContext* con
       live_(state),
       context_(context),
       tenant_(state.Tenant(*context)),
-      deadline_(state.Timing(*context).deadline) {}
+      timing_(state.Timing(*context)) {}
 
 void DecodeStream::OnReadDone(bool ok) {
   grpc::ByteBuffer wire;
@@ -54,9 +54,8 @@ bool DecodeStream::Process(const grpc::ByteBuffer& wire) {
   state_.metrics().AddTransportBytes(TransportPath::kInBand, Direction::kIn,
                                      static_cast<std::int64_t>(wire.Length()));
   Message message;
+  message.timing = timing_;
   message.timing.received = state_.clock().Now();
-  message.timing.deadline = deadline_;
-  message.timing.default_timeout = state_.config().default_timeout;
   {
     MutexLock lock(mutex_);
     // The stream has ended meanwhile, perhaps even finished: the message came too late.

@@ -71,7 +71,7 @@ class DecodeStream final
   const LiveCall live_;
   grpc::CallbackServerContext* const context_;
   const std::string tenant_;
-  const Clock::TimePoint deadline_;  // of the whole stream
+  const CallTiming timing_;  // of the whole stream
   std::shared_ptr<DecodeStream> self_;
   grpc::ByteBuffer incoming_;  // touched by the outstanding read and its reaction only
 

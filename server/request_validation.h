@@ -30,7 +30,9 @@ struct RequestLimits {
 struct CallTiming {
   Clock::TimePoint received{};
   Clock::TimePoint deadline = Clock::kNever;  // of the call
-  Clock::Duration default_timeout{0};         // for requests without execution.timeout; 0: none
+  // By how much `deadline` may lie after the client's own, which reaches the server rounded up.
+  Clock::Duration deadline_rounding{0};
+  Clock::Duration default_timeout{0};  // for requests without execution.timeout; 0: none
 };
 
 // Both leave tenant and on_done to the caller.

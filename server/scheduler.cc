@@ -23,9 +23,6 @@ constexpr std::int64_t kLeastTokenBytes = 128;
 constexpr Clock::Duration kDrainingRetry = std::chrono::seconds(1);
 // Deadline entries of answered requests that are tolerated before the heap is rebuilt.
 constexpr std::size_t kStaleDeadlines = 4096;
-// A deadline is counted from receipt, so it lies later here than at the client: by the way of the
-// request, and by what gRPC rounds up.
-constexpr Clock::Duration kDeadlineSkew = std::chrono::milliseconds(20);
 
 // Only host memory can be filled from here.
 bool MayPoison(const BackendLimits& limits) {
@@ -151,14 +148,9 @@ void Scheduler::Impl::Cancel(Ticket ticket) {
   const auto found = requests.find(ticket);
   if (found == requests.end()) return;
   const Clock::TimePoint now = clock.Now();
-  // A client whose deadline passes resets the call, often just before the timer here fires: that
-  // is a missed deadline, not a change of mind.
-  const bool late = found->second->request.deadline - now <= kDeadlineSkew;
   FailWaiting(*found->second,
-              late ? ErrorStatus(absl::StatusCode::kDeadlineExceeded, v1::REASON_DEADLINE, "",
-                                 "the deadline passed before the work was launched")
-                   : ErrorStatus(absl::StatusCode::kCancelled, v1::REASON_CANCELLED, "",
-                                 "the call was cancelled before it was launched"),
+              ErrorStatus(absl::StatusCode::kCancelled, v1::REASON_CANCELLED, "",
+                          "the call was cancelled before it was launched"),
               now, outbox);
   Pump(now, outbox);
   idle_changed.notify_all();

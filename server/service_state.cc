@@ -17,9 +17,9 @@ using google::protobuf::util::TimeUtil;
 constexpr char kTenantHeader[] = "attnd-tenant";
 constexpr char kTraceHeader[] = "traceparent";
 constexpr char kDefaultTenant[] = "default";
-// gRPC keeps deadlines in whole milliseconds, so that its cancellation may come this much before
+// gRPC's timers count whole milliseconds, on both sides: a cancellation may come this much before
 // the deadline of our own clock.
-constexpr Clock::Duration kDeadlineRounding = std::chrono::milliseconds(2);
+constexpr Clock::Duration kTimerRounding = std::chrono::milliseconds(2);
 // A server is not ready for as long as its self-test runs, about a second.
 constexpr Milliseconds kNotReadyRetry{500};
 
@@ -51,6 +51,17 @@ RequestLimits LimitsOf(const ServerConfig& config, const Scheduler& scheduler) {
 }
 
 }  // namespace
+
+Clock::Duration TimeoutRounding(Clock::Duration left) {
+  Clock::Duration step = std::chrono::milliseconds(1);
+  while (left / step >= 1000) step *= 10;
+  return step;
+}
+
+bool CancelledByDeadline(const CallTiming& timing, Clock::TimePoint now) {
+  return timing.deadline != Clock::kNever &&
+         timing.deadline - now <= timing.deadline_rounding + kTimerRounding;
+}
 
 ServiceState::ServiceState(const ServerConfig& config, const Clock& clock, Scheduler& scheduler,
                            Metrics& metrics)
@@ -117,7 +128,9 @@ CallTiming ServiceState::Timing(const grpc::ServerContextBase& context) const {
   if (gpr_time_cmp(left, gpr_inf_future(GPR_TIMESPAN)) == 0) return timing;
   const auto seconds = std::chrono::seconds(left.tv_sec);
   if (seconds < std::chrono::hours(24 * 365 * 100)) {
-    timing.deadline = timing.received + seconds + std::chrono::nanoseconds(left.tv_nsec);
+    const Clock::Duration time_left = seconds + std::chrono::nanoseconds(left.tv_nsec);
+    timing.deadline = timing.received + time_left;
+    timing.deadline_rounding = TimeoutRounding(time_left);
   }
   return timing;
 }
@@ -132,8 +145,7 @@ void ServiceState::RecordAnswer(Method method, const absl::Status& status, Clock
 }
 
 absl::Status ServiceState::FinalStatus(absl::Status status, const CallTiming& timing) const {
-  if (status.code() != absl::StatusCode::kCancelled || timing.deadline == Clock::kNever ||
-      clock_.Now() + kDeadlineRounding < timing.deadline) {
+  if (status.code() != absl::StatusCode::kCancelled || !CancelledByDeadline(timing, clock_.Now())) {
     return status;
   }
   return ErrorStatus(absl::StatusCode::kDeadlineExceeded, v1::REASON_DEADLINE, "",

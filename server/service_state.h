@@ -20,6 +20,13 @@
 
 namespace attnd {
 
+// What a timeout of a call that arrives as `left` may have been rounded up by: gRPC's core keeps
+// two to three digits of it (whole milliseconds below a second, ten of them below ten, and so on).
+Clock::Duration TimeoutRounding(Clock::Duration left);
+// Whether a call that was cancelled at `now` missed its deadline: a client resets it when the
+// deadline passes on its own clock, and says no more than that it is cancelled.
+bool CancelledByDeadline(const CallTiming& timing, Clock::TimePoint now);
+
 class ServiceState {
  public:
   // All references outlive this.

@@ -248,23 +248,24 @@ TEST(AttentionServiceTest, CallsOverTheUnaryLimitAreRefusedWithARetryDelay) {
 TEST(AttentionServiceTest, CancelledAndExpiredCallsLeaveNothingBehind) {
   LocalServer local;
   local.backend.Hold();
-  const auto start_call = [&local](grpc::ClientContext& context, grpc::StatusCode expected) {
-    return std::thread([&local, &context, expected] {
+  auto request = AttendRequestOf(1, 1, 1);
+  const auto start_call = [&local](grpc::ClientContext& context, const v1::AttendRequest& attend,
+                                   grpc::StatusCode expected) {
+    return std::thread([&local, &context, attend, expected] {
       v1::AttendResponse response;
-      EXPECT_EQ(local.stub->Attend(&context, AttendRequestOf(1, 1, 1), &response).error_code(),
-                expected);
+      EXPECT_EQ(local.stub->Attend(&context, attend, &response).error_code(), expected);
     });
   };
   // Two batches may be in flight; what comes after them waits in the queue.
   grpc::ClientContext first, second;
-  std::thread running_first = start_call(first, grpc::StatusCode::OK);
+  std::thread running_first = start_call(first, request, grpc::StatusCode::OK);
   local.backend.AwaitBatches(1);
-  std::thread running_second = start_call(second, grpc::StatusCode::OK);
+  std::thread running_second = start_call(second, request, grpc::StatusCode::OK);
   local.backend.AwaitBatches(2);
   grpc::ClientContext cancelled, expired;
-  expired.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(100));
-  std::thread waiting = start_call(cancelled, grpc::StatusCode::CANCELLED);
-  std::thread late = start_call(expired, grpc::StatusCode::DEADLINE_EXCEEDED);
+  std::thread waiting = start_call(cancelled, request, grpc::StatusCode::CANCELLED);
+  request.mutable_execution()->mutable_timeout()->set_nanos(100'000'000);
+  std::thread late = start_call(expired, request, grpc::StatusCode::DEADLINE_EXCEEDED);
   while (local.server->live_calls() < 4) std::this_thread::yield();
   cancelled.TryCancel();
   waiting.join();

@@ -1,5 +1,5 @@
-// A TCP connection to a server that a test can cut, as when the machine or the process at its other
-// end dies. Serves one client connection.
+// A TCP connection to a server that a test can hold up, or cut as when the machine or the process
+// at its other end dies. Serves one client connection.
 #pragma once
 
 #include <arpa/inet.h>
@@ -9,6 +9,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <string>
 #include <thread>
 
@@ -37,8 +38,11 @@ class TcpRelay {
   TcpRelay& operator=(const TcpRelay&) = delete;
 
   const std::string& address() const { return address_; }
+  // What the client sends from now on does not reach the server; answers still reach the client.
+  void HoldRequests() { holding_requests_ = true; }
   // Both ends lose their connection; nothing more is passed on.
   void Cut() {
+    holding_requests_ = false;
     for (const int each : {client_.load(), server_.load()}) {
       if (each >= 0) shutdown(each, SHUT_RDWR);
     }
@@ -61,13 +65,16 @@ class TcpRelay {
     sockaddr_in address = Loopback(server_port);
     EXPECT_EQ(connect(server, Generic(address), sizeof address), 0);
     server_ = server;
-    std::thread back([this] { Pump(server_, client_); });
-    Pump(client_, server_);
+    std::thread back([this] { Pump(server_, client_, nullptr); });
+    Pump(client_, server_, &holding_requests_);
     back.join();
   }
-  static void Pump(int from, int to) {
+  static void Pump(int from, int to, const std::atomic<bool>* holding) {
     std::array<char, 16'384> buffer;
     for (ssize_t got = 0; (got = read(from, buffer.data(), buffer.size())) > 0;) {
+      while (holding != nullptr && *holding) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
       for (ssize_t sent = 0; sent < got;) {
         const ssize_t part = send(to, buffer.data() + sent, got - sent, MSG_NOSIGNAL);
         if (part <= 0) return;
@@ -79,6 +86,7 @@ class TcpRelay {
 
   const int listener_;
   std::atomic<int> client_{-1}, server_{-1};
+  std::atomic<bool> holding_requests_{false};
   std::string address_;
   std::thread relaying_;
 };
