@@ -89,14 +89,17 @@ class BatchBuilder {
   bool Add(const QueueEntry& entry, std::size_t index) {
     if (entry.queue_class == QueueClass::kPrefill) return AddPrefill(entry, index);
     const std::int32_t room = config_.max_batch_sequences - sequences_;
-    const std::int64_t tokens_each = std::max<std::int64_t>(1, entry.tokens / entry.sequences);
-    const std::int64_t token_room = (config_.max_batch_tokens - tokens_) / tokens_each;
-    std::int64_t count = std::min<std::int64_t>({entry.sequences, room, token_room});
+    const std::int64_t tokens_left = config_.max_batch_tokens - tokens_;
+    // Where not all of them fit, the front ones may be the large ones.
+    const std::int64_t fitting = entry.tokens <= tokens_left
+                                     ? entry.sequences
+                                     : tokens_left / std::max<std::int64_t>(1, entry.most_tokens);
+    std::int64_t count = std::min<std::int64_t>({entry.sequences, room, fitting});
     if (count <= 0 && sequences_ == 0) count = 1;
     if (count > 0) {
       decision_.takes.push_back({index, static_cast<std::int32_t>(count), 0});
       sequences_ += static_cast<std::int32_t>(count);
-      tokens_ += count * tokens_each;
+      tokens_ += std::min(entry.tokens, count * entry.most_tokens);
     }
     if (count < entry.sequences) {
       decision_.closed = room <= count ? BatchClosed::kSequences : BatchClosed::kTokens;

@@ -11,7 +11,8 @@
 // The first one decides the shape class of the launch; whatever else of that class waits joins it,
 // in the same order, up to the limits. Prefill is cut so that a launch takes about
 // prefill_chunk_time by the rate measured for its class, and at most one prefill launch is in
-// flight: a decode never waits behind more than that.
+// flight: a decode never waits behind more than that. No launch has more than max_batch_tokens:
+// admission refuses work that cannot be cut and has more by itself.
 #pragma once
 
 #include <cstddef>
@@ -57,9 +58,10 @@ struct QueueEntry {
   std::int32_t priority = 0;
   std::uint32_t tenant = 0;  // index into QueueView::tenant_used
   Clock::TimePoint deadline = Clock::kNever, admitted{};
-  std::uint64_t order = 0;     // of arrival
-  std::int32_t sequences = 0;  // decode: taken one by one from the front; prefill: 1
-  std::int64_t tokens = 0;     // query (or appended) tokens of all of them
+  std::uint64_t order = 0;       // of arrival
+  std::int32_t sequences = 0;    // decode: taken one by one from the front; prefill: 1
+  std::int64_t tokens = 0;       // query (or appended) tokens of all of them
+  std::int64_t most_tokens = 0;  // of the largest one
   double work = 0;
   PrefillWork prefill;    // prefill only
   void* owner = nullptr;  // the scheduler's

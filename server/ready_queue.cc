@@ -208,6 +208,7 @@ void ReadyQueue::Insert(WorkItem& item, const ShapeClass& shape) {
   }
   QueueEntry& entry = entries_[group.entry];
   if (group.queue_class == QueueClass::kPrefill) entry.prefill = work;
+  entry.most_tokens = std::max<std::int64_t>(entry.most_tokens, work.tokens);
   group.ready.push_back(&item);
   Refresh(group, WorkOf(work, work.tokens), work.tokens);
 }

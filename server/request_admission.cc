@@ -238,7 +238,7 @@ absl::Status Scheduler::Impl::JoinGroup(WorkItem& item, const ShapeClass& shape)
     for (const auto& group : request.groups) {
       if (group->queue_class == queue_class && classes.shape(group->shape_class) == shape) {
         item.group = group.get();
-        return CheckWorkspace(item, group->shape_class);
+        return CheckLaunch(item, group->shape_class);
       }
     }
   }
@@ -250,12 +250,20 @@ absl::Status Scheduler::Impl::JoinGroup(WorkItem& item, const ShapeClass& shape)
   group->queue_class = queue_class;
   item.group = group.get();
   request.groups.push_back(std::move(group));
-  return CheckWorkspace(item, *shape_class);
+  return CheckLaunch(item, *shape_class);
 }
 
-absl::Status Scheduler::Impl::CheckWorkspace(const WorkItem& item, std::uint32_t shape_class) {
+absl::Status Scheduler::Impl::CheckLaunch(const WorkItem& item, std::uint32_t shape_class) {
   const ShapeClass& shape = classes.shape(shape_class);
   const bool naive = shape.operation == kernels::Operation::kNaive;
+  const bool cut = !naive && item.group->queue_class == QueueClass::kPrefill;
+  if (!cut && item.num_tokens > config.max_batch_tokens) {
+    return ErrorStatus(
+        absl::StatusCode::kOutOfRange, v1::REASON_LIMIT,
+        item.sequence != nullptr ? "num_tokens" : "query_lengths",
+        absl::StrCat("got ", item.num_tokens, " tokens that run in one launch, need ", "at most ",
+                     config.max_batch_tokens, " (--max_batch_tokens)"));
+  }
   if (!naive && item.group->queue_class == QueueClass::kDecode) return absl::OkStatus();
   if (!item.request->request.q.present) return absl::OkStatus();
   kernels::AttentionSequence sequence;

@@ -67,7 +67,8 @@ struct Scheduler::Impl {
   absl::Status SetAsidePages(WorkItem& item) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   absl::Status JoinGroup(WorkItem& item, const ShapeClass& shape)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
-  absl::Status CheckWorkspace(const WorkItem& item, std::uint32_t shape_class)
+  // Whether a launch can hold the item: tokens and working memory.
+  absl::Status CheckLaunch(const WorkItem& item, std::uint32_t shape_class)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   Clock::Duration RetryDelay() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 

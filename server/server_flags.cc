@@ -112,8 +112,8 @@ const ServerFlag kFlags[] = {
           "Most bytes of waiting requests; at least max_message_bytes."),
     Count("max_batch_sequences", kScheduling, &Config::max_batch_sequences, 1, 1'000'000,
           "Most sequences in one launch."),
-    Count("max_batch_tokens", kScheduling, &Config::max_batch_tokens, 1, 100'000'000,
-          "Most query tokens in one launch."),
+    Count("max_batch_tokens", kScheduling, &Config::max_batch_tokens, kernels::kMaxDecodeRows,
+          100'000'000, "Most query tokens in one launch; longer prompts run in several."),
     Time("max_queue_delay", kScheduling, &Config::max_queue_delay, 0, kMinute,
          "How long an idle device waits for more work before it launches; 0: not at all, batches "
          "form while the device is busy."),

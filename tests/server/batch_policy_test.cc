@@ -25,7 +25,7 @@ class BatchPolicyTest : public testing::Test {
     entry.admitted = kStart;
     entry.order = entries_.size();
     entry.sequences = 1;
-    entry.tokens = 1;
+    entry.tokens = entry.most_tokens = 1;
     entry.work = 1;
     return entries_.emplace_back(entry);
   }
@@ -106,6 +106,7 @@ TEST_F(BatchPolicyTest, BatchClosesAtItsTokens) {
   for (int i = 0; i < 3; ++i) {
     Add().sequences = 2;
     entries_.back().tokens = 16;
+    entries_.back().most_tokens = 8;
   }
   const BatchDecision decision = Decide();
   ASSERT_EQ(decision.takes.size(), 1U);
@@ -113,9 +114,22 @@ TEST_F(BatchPolicyTest, BatchClosesAtItsTokens) {
   EXPECT_EQ(decision.closed, BatchClosed::kTokens);
 }
 
+// The policy knows the sum and the largest of a request's steps, not which come first.
+TEST_F(BatchPolicyTest, UnequalStepsCountAsTheLargestWhereNotAllFit) {
+  config_.max_batch_tokens = 20;
+  Add().sequences = 4;
+  entries_[0].tokens = 20;
+  entries_[0].most_tokens = 10;
+  EXPECT_EQ(Decide().takes[0].sequences, 4) << "all of them fit";
+  entries_[0].tokens = 21;
+  EXPECT_EQ(Decide().takes[0].sequences, 2);
+  EXPECT_EQ(Decide().closed, BatchClosed::kTokens);
+}
+
 TEST_F(BatchPolicyTest, SequenceOfMoreTokensThanABatchStillRuns) {
   config_.max_batch_tokens = 10;
-  Add().tokens = 50;
+  Add();
+  entries_[0].tokens = entries_[0].most_tokens = 50;
   ASSERT_EQ(Decide().takes.size(), 1U);
 }
 

@@ -156,6 +156,46 @@ TEST_F(CpuBackendTest, DecodeStepsContinueAPrompt) {
   ExpectNear(got, want);
 }
 
+// Naive scores of eight sequences do not fit working memory that holds those of three.
+TEST_F(CpuBackendTest, ABatchOverTheWorkspaceRunsInSeveralLaunches) {
+  const HeadShape shape{4, 2, 32};
+  constexpr int kSequences = 8, kTokens = 128;
+  const auto launches_with = [&](std::int64_t workspace_bytes, std::vector<float>& o) {
+    ServerConfig config = config_;
+    config.workspace_bytes = workspace_bytes;
+    Metrics metrics(BuildInfo{}, "cpu", clock_);
+    const auto backend = *CpuBackend::Create(config, clock_, metrics);
+    {
+      Scheduler scheduler(config, "key3", clock_, *backend, metrics);
+      const int rows = kSequences * kTokens;
+      AttentionRequest request = MakeAttend(shape, rows, rows);
+      request.attend_sequences.assign(kSequences, {kTokens, kTokens, 0, 0});
+      request.q = MakeTensor(RandomFloats(rows * 128, 10), {rows, 4, 32});
+      request.k = MakeTensor(RandomFloats(rows * 64, 11), {rows, 2, 32});
+      request.v = MakeTensor(RandomFloats(rows * 64, 12), {rows, 2, 32});
+      request.options.causal = true;
+      request.execution.algorithm = Algorithm::kNaive;
+      std::promise<AttentionResult> promise;
+      request.on_done = RequestCompletion(
+          [&promise](AttentionResult result) { promise.set_value(std::move(result)); });
+      scheduler.Submit(std::move(request));
+      const AttentionResult result = promise.get_future().get();
+      EXPECT_TRUE(result.status.ok()) << result.status;
+      EXPECT_EQ(result.execution.batch_requests, 1);
+      o = Floats(result.o);
+    }
+    backend->Stop();
+    const std::string page = metrics.Expose();
+    const std::string name = "\nattnd_kernel_launches_total ";
+    return std::stoi(page.substr(page.find(name) + name.size()));
+  };
+  std::vector<float> whole, parts;
+  EXPECT_EQ(launches_with(std::int64_t{64} << 20, whole), 1);
+  constexpr std::int64_t kScoreBytes = std::int64_t{4} * kTokens * kTokens * sizeof(float);
+  EXPECT_EQ(launches_with(3 * kScoreBytes + kScoreBytes / 2, parts), 4) << "halved twice";
+  EXPECT_EQ(parts, whole);
+}
+
 TEST_F(CpuBackendTest, PromptInChunksEqualsPromptInOneLaunch) {
   // A chunk time this short cuts the prompt into many launches.
   config_.prefill_chunk_time = Milliseconds{0};
