@@ -48,6 +48,9 @@ STATIONS = [
 
 # The one station whose files may include generated service code.
 SERVICE_STATION = "rpc"
+# From here down no file knows gRPC: the engine is tested, and could be used, without it.
+FIRST_STATION_WITHOUT_RPC = "scheduling"
+RPC_HEADER = re.compile(r"^(grpc|grpcpp)/|\.grpc\.pb\.h$")
 # Backends are chosen in one place; everything else knows only the interface.
 BACKEND_USERS = {"start", "assembly", "backend"}
 
@@ -57,6 +60,10 @@ def _station_of(stem):
         if stem in stems:
             return index, name
     return None
+
+
+def _station_index(station):
+    return [name for name, _ in STATIONS].index(station)
 
 
 def _folder_fault(path, include):
@@ -79,6 +86,8 @@ def _station_fault(path, include):
         return None  # reported once, by unplaced_files()
     if include.endswith(".grpc.pb.h") and here[1] not in (SERVICE_STATION, "assembly"):
         return f"generated services belong to the station '{SERVICE_STATION}'"
+    if here[0] >= _station_index(FIRST_STATION_WITHOUT_RPC) and RPC_HEADER.search(include):
+        return f"station '{here[1]}' knows no gRPC"
     there = _station_of(pathlib.PurePath(include).stem) if include.startswith("server/") else None
     if there is None:
         return None

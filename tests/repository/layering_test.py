@@ -66,6 +66,15 @@ class RulesTest(unittest.TestCase):
         self.assert_fault("kernels/cpu/prefill.cc", '"server/clock.h"', "must not include server/")
         self.assert_allowed("kernels/cpu/prefill.cc", "<hwy/highway.h>")
 
+    def test_the_engine_knows_no_grpc(self):
+        for path in ("server/scheduler.cc", "server/batch_policy.h", "server/cpu_backend.cc", "server/page_pool.h",
+                     "server/error_status.cc", "server/metrics.h"):
+            for include in ("<grpcpp/server_context.h>", "<grpc/support/time.h>"):
+                self.assert_fault(path, include, "knows no gRPC")
+        self.assert_fault("server/scheduler.cc", '"attnd/v1/attention.grpc.pb.h"', "generated services")
+        self.assert_allowed("server/error_status.h", '"attnd/v1/attention.pb.h"')
+        self.assert_allowed("server/wire_reader.h", "<grpcpp/support/byte_buffer.h>")
+
     def test_private_kernel_headers_stay_private(self):
         self.assert_fault("server/cpu_backend.cc", '"kernels/cpu/prefill.h"', "public headers")
         self.assert_allowed("server/cpu_backend.cc", '"kernels/attention_kernels.h"')
