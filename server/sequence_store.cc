@@ -168,13 +168,8 @@ Sequence& SequenceStore::Adopt(std::unique_ptr<Sequence> sequence,
 absl::StatusOr<Sequence*> SequenceStore::Create(const CreateSequenceSpec& spec,
                                                 Clock::TimePoint now) {
   if (absl::Status slots = CheckSlots(); !slots.ok()) return slots;
-  if (spec.max_tokens > options_.max_tokens) {
-    return ErrorStatus(absl::StatusCode::kOutOfRange, v1::REASON_LIMIT, "max_tokens",
-                       absl::StrCat("max_tokens ", spec.max_tokens, " is over the server's limit ",
-                                    options_.max_tokens));
-  }
-  absl::StatusOr<std::shared_ptr<const SequenceShape>> shape =
-      MakeSequenceShape(spec, options_.page_tokens, pool_);
+  absl::StatusOr<std::shared_ptr<const SequenceShape>> shape = MakeSequenceShape(
+      spec, {options_.page_tokens, options_.max_tokens, options_.window_slack_tokens}, pool_);
   if (!shape.ok()) return shape.status();
   auto sequence = std::make_unique<Sequence>();
   sequence->tenant = spec.tenant;

@@ -25,7 +25,7 @@ struct CreateSequenceSpec {
   kernels::DataType data_type = kernels::DataType::kFp32, kv_data_type = kernels::DataType::kFp32;
   std::vector<LayerGroupValues>
       layer_groups;             // checked: no layer twice, none out of range, at most one catch-all
-  std::int64_t max_tokens = 0;  // resolved to the server's limit, never 0
+  std::int64_t max_tokens = 0;  // 0: the most that the server's limit and its cache allow
   std::int64_t reserve_tokens = 0;
   std::optional<Clock::Duration> lease;
   std::string creation_key;   // empty or 16 bytes

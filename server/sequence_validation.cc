@@ -149,10 +149,11 @@ absl::Status ReadTokens(const v1::CreateSequenceRequest& request, const RequestL
   if (request.max_tokens() > limits.max_tokens) {
     return OverLimit("max_tokens", request.max_tokens(), limits.max_tokens);
   }
-  spec.max_tokens = request.max_tokens() == 0 ? limits.max_tokens : request.max_tokens();
-  if (request.reserve_tokens() < 0 || request.reserve_tokens() > spec.max_tokens) {
+  spec.max_tokens = request.max_tokens();
+  const std::int64_t most = spec.max_tokens == 0 ? limits.max_tokens : spec.max_tokens;
+  if (request.reserve_tokens() < 0 || request.reserve_tokens() > most) {
     return InvalidField("reserve_tokens", absl::StrCat(request.reserve_tokens()),
-                        absl::StrCat("0 to max_tokens ", spec.max_tokens));
+                        absl::StrCat("0 to max_tokens ", most));
   }
   spec.reserve_tokens = request.reserve_tokens();
   return absl::OkStatus();

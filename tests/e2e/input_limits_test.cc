@@ -267,6 +267,32 @@ TEST(InputLimitsTest, ASmallCacheShrinksTheAdvertisedMaximum) {
   EXPECT_TRUE(Serves(local));
 }
 
+// A wider shape may have what the cache holds of it, no more: asked for by name or by default.
+TEST(InputLimitsTest, AWiderShapeHasAMaximumOfItsOwn) {
+  ServerConfig config = SmallConfig();
+  config.cache_bytes = 2 * kMiB;
+  LocalServer local(config);
+  auto create = OneLayer();
+  create.set_num_layers(2);
+  create.set_num_heads(8);
+  create.set_num_kv_heads(8);
+  create.set_head_dim(64);
+  constexpr std::int64_t kMost = 2 * kMiB / (2 * 8 * 64 * sizeof(float)) / 2;
+  grpc::ClientContext context;
+  v1::CreateSequenceResponse response;
+  ASSERT_TRUE(local.stub->CreateSequence(&context, create, &response).ok());
+  EXPECT_EQ(response.max_tokens(), kMost);
+  EXPECT_GT(InfoOf(local).limits().max_tokens(), kMost);
+  create.set_max_tokens(kMost + 1);
+  const auto refused = Create(local, create);
+  ExpectLimit(refused);
+  EXPECT_EQ(DetailOf(refused).field(), "max_tokens");
+  EXPECT_NE(refused.error_message().find("got 257, need at most 256"), std::string::npos)
+      << refused.error_message();
+  create.set_max_tokens(kMost);
+  EXPECT_TRUE(Create(local, create).ok());
+}
+
 // A limit on message bytes bounds nothing where a small message inflates to a large one.
 TEST(InputLimitsTest, CompressedStreamsAndControlMessagesReachNoHandler) {
   LocalServer local;

@@ -8,6 +8,9 @@
 namespace attnd {
 namespace {
 
+// 4 slabs of 512 pages of 16 tokens: what the pool holds of one layer.
+constexpr std::int64_t kPoolTokens = 32'768;
+
 class DecodeStepsTest : public EngineTest {
  protected:
   // Both in-flight slots taken, so that steps wait.
@@ -354,6 +357,28 @@ TEST_F(DecodeStepsTest, WindowedLayerFreesPagesBehindWindowAndSlack) {
   EXPECT_LE(item.attention.key_position, 200 - 32);
 }
 
+// 32 earlier keys and 32 of slack: token n needs those from n - 64 on, the next one those from
+// n - 63 on. A page goes with the step that passes its last token, not later and not before.
+TEST_F(DecodeStepsTest, AWindowFreesEachPageWithTheStepThatPassesIt) {
+  config_.window_slack_tokens = 32;
+  config_.page_tokens = 16;
+  const std::string id = CreateFrom(WindowSpec(32));
+  std::vector<std::uint32_t> pages;
+  for (int position = 0; position < 160; ++position) {
+    const auto answer = Decode(id, position);
+    const Batch& batch = backend_.front();
+    const std::int64_t first_kept = batch.items[0].attention.key_position;
+    EXPECT_EQ(first_kept % 16, 0);
+    EXPECT_LE(first_kept, std::max(0, position - 64)) << position;
+    EXPECT_GT(first_kept + 16, position - 64 - 1) << position;
+    backend_.CompleteAll();
+    ASSERT_TRUE(answer->result.status.ok());
+    const int length = position + 1;
+    const int passed = std::max(0, length - 64) / 16;
+    EXPECT_EQ(PagesUsed(), (length + 15) / 16 - passed) << length;
+  }
+}
+
 TEST_F(DecodeStepsTest, WhatNeedsFreedKeysIsRefused) {
   config_.window_slack_tokens = 16;
   config_.page_tokens = 16;
@@ -368,12 +393,13 @@ TEST_F(DecodeStepsTest, WhatNeedsFreedKeysIsRefused) {
 TEST_F(DecodeStepsTest, FullPoolFailsTheStepAloneAndNothingIsAppended) {
   config_.page_tokens = 16;
   CreateSequenceSpec spec = MakeSequenceSpec(shape_);
-  spec.max_tokens = 50'000;
+  spec.max_tokens = kPoolTokens;
   const std::string big = CreateFrom(spec);
   const std::string small = CreateFrom(spec);
-  // 4 slabs of 512 pages of 16 tokens hold 32,768 tokens.
   Fill(big, 0, 32'000);
-  const auto answer = Decode({MakeStep(big, 32'000, 1000), MakeStep(small, 0, 16)});
+  Fill(small, 0, 160);
+  // 38 pages are left, the first step needs 44 of them.
+  const auto answer = Decode({MakeStep(big, 32'000, 700), MakeStep(small, 160, 16)});
   backend_.CompleteAll();
   ASSERT_TRUE(answer->result.status.ok());
   ASSERT_EQ(answer->result.failed_steps.size(), 1U);
@@ -381,13 +407,14 @@ TEST_F(DecodeStepsTest, FullPoolFailsTheStepAloneAndNothingIsAppended) {
   EXPECT_EQ(ReasonOf(StepStatus(answer, 0)), v1::REASON_CACHE_FULL);
   EXPECT_TRUE(ErrorDetailOf(StepStatus(answer, 0)).has_retry_delay());
   EXPECT_EQ(Length(big), 32'000);
-  EXPECT_EQ(Length(small), 16);
+  EXPECT_EQ(Length(small), 176);
 }
 
 TEST_F(DecodeStepsTest, StepLargerThanThePoolIsRefusedForGood) {
   config_.page_tokens = 16;
   CreateSequenceSpec spec = MakeSequenceSpec(shape_);
-  spec.max_tokens = 50'000;
+  spec.max_tokens = 50'000;  // with a window no limit of the pool
+  spec.layer_groups.emplace_back().options.window_left = 64;
   const auto answer = Decode(CreateFrom(spec), 0, 40'000);
   ASSERT_TRUE(answer->done());
   EXPECT_EQ(ReasonOf(answer), v1::REASON_CACHE_FULL);
@@ -407,12 +434,54 @@ TEST_F(DecodeStepsTest, PagesAreSetAsideAtAdmission) {
 TEST_F(DecodeStepsTest, RollbackInAFullPoolReusesItsOwnPages) {
   config_.page_tokens = 16;
   CreateSequenceSpec spec = MakeSequenceSpec(shape_);
-  spec.max_tokens = 50'000;
+  spec.max_tokens = kPoolTokens;
   const std::string id = CreateFrom(spec);
   Fill(id, 0, 32'768);
   EXPECT_EQ(scheduler().GetSnapshot().slabs_free, 0);
   Fill(id, 1000, 31'768, 1);
   EXPECT_EQ(Length(id), 32'768);
+}
+
+TEST_F(DecodeStepsTest, ARollbackWritesIntoThePagesThatItDrops) {
+  config_.page_tokens = 16;
+  const std::string id = Create();
+  Decode(id, 0, 64);
+  const std::vector<std::uint32_t> first = backend_.front().page_tables;
+  ASSERT_EQ(first.size(), 4U);
+  backend_.CompleteAll();
+  Decode(id, 20, 40, 1);
+  const std::vector<std::uint32_t> second = backend_.front().page_tables;
+  EXPECT_TRUE(backend_.front().copies.empty());
+  EXPECT_EQ(PagesUsed(), 4) << "no other page is taken, not even while it runs";
+  EXPECT_THAT(second, testing::UnorderedElementsAreArray(first));
+  EXPECT_EQ(second[0], first[0]);
+  EXPECT_EQ(second[1], first[1]) << "the partly kept one stays in its place";
+  backend_.CompleteAll();
+  EXPECT_EQ(PagesUsed(), 4);
+}
+
+TEST_F(DecodeStepsTest, ARollbackLeavesPagesThatAForkHoldsAlone) {
+  config_.page_tokens = 16;
+  const std::string id = Create();
+  Decode(id, 0, 64);
+  const std::vector<std::uint32_t> shared = backend_.front().page_tables;
+  backend_.CompleteAll();
+  const auto fork = Fork(id);
+  ASSERT_TRUE((*fork)->ok());
+  Decode(id, 20, 40, 1);
+  const Batch& batch = backend_.front();
+  EXPECT_EQ(batch.page_tables[0], shared[0]);
+  for (std::size_t i = 1; i < 4; ++i) {
+    EXPECT_THAT(shared, testing::Not(testing::Contains(batch.page_tables[i]))) << i;
+  }
+  ASSERT_EQ(batch.copies.size(), 1U);
+  EXPECT_EQ(batch.copies[0].from, shared[1]);
+  EXPECT_EQ(batch.copies[0].to, batch.page_tables[1]);
+  backend_.CompleteAll();
+  Decode((**fork)->sequence_id, 64);
+  EXPECT_THAT(std::vector<std::uint32_t>(backend_.front().page_tables.begin(),
+                                         backend_.front().page_tables.begin() + 4),
+              testing::ElementsAreArray(shared));
 }
 
 TEST_F(DecodeStepsTest, ReservedPagesServeTheirSequenceInAFullPool) {
@@ -422,7 +491,7 @@ TEST_F(DecodeStepsTest, ReservedPagesServeTheirSequenceInAFullPool) {
   const std::string reserved = CreateFrom(reserving);
   EXPECT_EQ(scheduler().GetSnapshot().reserved_bytes, 4 * 4096);
   CreateSequenceSpec spec = MakeSequenceSpec(shape_);
-  spec.max_tokens = 50'000;
+  spec.max_tokens = kPoolTokens;
   Fill(CreateFrom(spec), 0, 32'768 - 4 * 16);
   EXPECT_EQ(ReasonOf(Decode(Create(), 0)), v1::REASON_CACHE_FULL);
   for (int layer = 0; layer < 2; ++layer) Fill(reserved, 0, 32, 0, layer);
@@ -434,18 +503,20 @@ TEST_F(DecodeStepsTest, ReservedPagesServeTheirSequenceInAFullPool) {
 }
 
 TEST_F(DecodeStepsTest, ReserveThatDoesNotFitIsRefusedAtCreation) {
-  CreateSequenceSpec spec = MakeSequenceSpec(shape_, 1024);
-  spec.reserve_tokens = 4096;
+  config_.page_tokens = 16;
+  Fill(Create(), 0, 16);
+  CreateSequenceSpec spec = MakeSequenceSpec(shape_, 8);
+  spec.reserve_tokens = 4096;  // of which an empty pool would hold all
   const auto grant = scheduler().CreateSequence(spec);
   EXPECT_EQ(grant.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(ReasonOf(grant.status()), v1::REASON_CACHE_FULL);
-  EXPECT_EQ(PagesUsed(), 0);
+  EXPECT_EQ(PagesUsed(), 1);
 }
 
 TEST_F(DecodeStepsTest, RequestThatCannotGetPagesDoesNotHoldUpOthers) {
   config_.page_tokens = 16;
   CreateSequenceSpec spec = MakeSequenceSpec(shape_);
-  spec.max_tokens = 50'000;
+  spec.max_tokens = kPoolTokens;
   Fill(CreateFrom(spec), 0, 8000);
   const auto refused = Decode(CreateFrom(spec), 0, 32'000);
   EXPECT_EQ(ReasonOf(refused), v1::REASON_CACHE_FULL);

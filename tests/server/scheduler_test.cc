@@ -59,6 +59,58 @@ TEST_F(SchedulerTest, BatchIsCutAtMaxBatchSequences) {
   EXPECT_EQ(backend_.submitted() - before, 2U);  // 4 and 2 more
 }
 
+// Steps of one request, of requests, and prompts, all of different lengths.
+TEST_F(SchedulerTest, NoLaunchHasMoreTokensThanTheLimit) {
+  config_.max_batch_tokens = 40;
+  std::vector<AnswerPtr> answers;
+  const auto sizes = [](int seed) {
+    std::vector<std::int32_t> lengths;
+    for (int i = 0; i < 12; ++i) lengths.push_back(1 + (seed * 7 + i * i * 5) % 32);
+    return lengths;
+  };
+  Occupy();
+  for (int request = 0; request < 10; ++request) {
+    std::vector<DecodeStep> steps;
+    for (const std::int32_t length : sizes(request)) {
+      steps.push_back(MakeStep(Create(), 0, length));
+    }
+    answers.push_back(Decode(std::move(steps)));
+  }
+  answers.push_back(Submit(MakeAttend(shape_, 500, 500)));
+  std::int64_t most = 0;
+  while (backend_.waiting() > 0) {
+    std::int64_t tokens = 0;
+    for (const BatchItem& item : backend_.front().items) {
+      tokens += item.attends ? item.attention.query_length : item.append.num_tokens;
+    }
+    EXPECT_LE(tokens, 40);
+    most = std::max(most, tokens);
+    backend_.Complete();
+  }
+  EXPECT_GT(most, 32) << "several share a launch";
+  for (const auto& answer : answers) EXPECT_TRUE(answer->result.status.ok());
+}
+
+TEST_F(SchedulerTest, WorkThatCannotBeCutAndIsOverTheLimitIsRefused) {
+  config_.max_batch_tokens = 40;
+  AttentionRequest naive = MakeAttend(shape_, 40, 40);
+  naive.execution.algorithm = Algorithm::kNaive;
+  const auto fits = Submit(std::move(naive));
+  EXPECT_FALSE(fits->done());
+  naive = MakeAttend(shape_, 41, 41);
+  naive.execution.algorithm = Algorithm::kNaive;
+  const auto refused = Submit(std::move(naive));
+  ASSERT_TRUE(refused->done());
+  EXPECT_EQ(CodeOf(refused), absl::StatusCode::kOutOfRange);
+  EXPECT_EQ(ErrorDetailOf(refused->result.status).field(), "query_lengths");
+  EXPECT_THAT(std::string(refused->result.status.message()),
+              testing::HasSubstr("got 41 tokens that run in one launch, need at most 40"));
+  AttentionRequest step = MakeDecode(shape_, {MakeStep(Create(), 0, 41)});
+  step.execution.algorithm = Algorithm::kNaive;
+  EXPECT_EQ(ErrorDetailOf(Submit(std::move(step))->result.status).field(), "steps[0].num_tokens");
+  EXPECT_FALSE(Submit(MakeAttend(shape_, 41, 41))->done()) << "fused runs in two launches";
+}
+
 TEST_F(SchedulerTest, DifferentShapesDoNotShareALaunch) {
   Occupy();
   Submit(MakeAttend(shape_, 1, 4));
@@ -385,11 +437,12 @@ TEST_F(SchedulerTest, SnapshotFollowsTheWork) {
   EXPECT_TRUE(scheduler().NoSequences());
 }
 
-TEST_F(SchedulerTest, AdvertisedMaxTokensIsWhatThePoolHolds) {
+TEST_F(SchedulerTest, AdvertisedMaxTokensIsWhatThePoolHoldsOfTheNarrowestShape) {
   config_.max_tokens = std::int64_t{1} << 40;
   const std::int64_t most = scheduler().GetSnapshot().max_tokens_effective;
   EXPECT_EQ(most, backend_.limits().pool_bytes / 128);
-  CreateSequenceSpec spec = MakeSequenceSpec(shape_);
+  CreateSequenceSpec spec = MakeSequenceSpec({1, 1, 32});
+  spec.data_type = spec.kv_data_type = kernels::DataType::kFp16;
   spec.max_tokens = most;
   EXPECT_TRUE(scheduler().CreateSequence(spec).ok());
   spec.max_tokens = most + 1;

@@ -253,7 +253,7 @@ TEST_F(SequenceOperationsTest, ReservationsSurviveAFork) {
   config_.page_tokens = 16;
   CreateSequenceSpec spec = MakeSequenceSpec(shape_);
   spec.reserve_tokens = 32;
-  spec.max_tokens = 50'000;
+  spec.max_tokens = 32'768;  // all that the pool holds
   const std::string parent = CreateFrom(spec);
   Fill(parent, 0, 20);
   ASSERT_TRUE((*Fork(parent))->ok());
@@ -264,6 +264,72 @@ TEST_F(SequenceOperationsTest, ReservationsSurviveAFork) {
   Fill(parent, 20, 12);    // a copy of the shared page, from the reserve
   Fill(parent, 0, 32, 1);  // and a rollback over shared pages
   EXPECT_EQ(Length(parent), 32);
+}
+
+// A fork makes the partly filled page shared: the step behind it needs a copy, and has it set aside
+// when it is admitted, while the fork still waits.
+TEST_F(SequenceOperationsTest, AStepBehindAWaitingForkHasItsCopySetAside) {
+  config_.page_tokens = 16;
+  const std::string parent = Create();
+  Fill(parent, 0, 8);
+  Occupy();
+  Decode(parent, 8);
+  const std::int64_t before = PagesUsed();
+  const auto fork = Fork(parent);
+  EXPECT_FALSE(fork->has_value());
+  const auto behind = Decode(parent, 9);
+  EXPECT_EQ(PagesUsed(), before + 1);
+  backend_.CompleteAll();
+  ASSERT_TRUE((*fork)->ok());
+  EXPECT_TRUE(behind->result.status.ok());
+  EXPECT_EQ(Length((**fork)->sequence_id), 9);
+  EXPECT_EQ(Length(parent), 10);
+  EXPECT_EQ(PagesUsed(), 2);
+}
+
+TEST_F(SequenceOperationsTest, AStepBehindAWaitingForkIsRefusedWhereNoCopyFits) {
+  config_.page_tokens = 16;
+  CreateSequenceSpec spec = MakeSequenceSpec(shape_);
+  spec.max_tokens = 32'768;
+  const std::string parent = Create();
+  Fill(parent, 0, 8);
+  Fill(CreateFrom(spec), 0, 32'768 - 16);  // every other page
+  Occupy();
+  Decode(parent, 8);
+  const auto fork = Fork(parent);
+  const auto behind = Decode(parent, 9);
+  ASSERT_TRUE(behind->done());
+  EXPECT_EQ(ReasonOf(behind), v1::REASON_CACHE_FULL);
+  backend_.CompleteAll();
+  EXPECT_TRUE((*fork)->ok());
+}
+
+TEST_F(SequenceOperationsTest, AForkMakesItsParentsReserveWholeAgain) {
+  config_.page_tokens = 16;
+  CreateSequenceSpec spec = MakeSequenceSpec(shape_);
+  spec.reserve_tokens = 64;
+  const std::string parent = CreateFrom(spec);
+  EXPECT_EQ(PagesUsed(), 4);
+  Fill(parent, 0, 40);  // three of the four
+  EXPECT_EQ(PagesUsed(), 4);
+  EXPECT_EQ(scheduler().GetSnapshot().reserved_bytes, 4096);
+  ASSERT_TRUE((*Fork(parent))->ok());
+  EXPECT_EQ(PagesUsed(), 7) << "what it holds is shared now: four more are promised";
+  EXPECT_EQ(scheduler().GetSnapshot().reserved_bytes, 4 * 4096);
+}
+
+TEST_F(SequenceOperationsTest, AForkIsRefusedWhereItsParentsReserveDoesNotFit) {
+  config_.page_tokens = 16;
+  CreateSequenceSpec spec = MakeSequenceSpec(shape_);
+  spec.reserve_tokens = 32;
+  const std::string parent = CreateFrom(spec);
+  Fill(parent, 0, 32);
+  CreateSequenceSpec hog = MakeSequenceSpec(shape_);
+  hog.max_tokens = 32'768;
+  Fill(CreateFrom(hog), 0, 32'768 - 3 * 16);  // one page is left, two are needed
+  EXPECT_EQ(ReasonOf((*Fork(parent))->status()), v1::REASON_CACHE_FULL);
+  EXPECT_EQ(scheduler().GetSnapshot().pages_shared, 0);
+  Fill(parent, 0, 32, 1);  // the parent goes on with its own pages
 }
 
 TEST_F(SequenceOperationsTest, TruncateCutsLayersAndNeedsALargerEpoch) {
@@ -410,6 +476,35 @@ TEST_F(SequenceOperationsTest, RetireRefusesNewSequencesAndCapsLeases) {
   scheduler().RenewSequences("default", {id}, std::chrono::hours(1));
   EXPECT_LE(scheduler().GetSequence("default", id)->lease_remaining, config_.retire_limit);
   clock_.Advance(config_.retire_limit);
+  scheduler().RunDueWork();
+  EXPECT_TRUE(scheduler().NoSequences());
+}
+
+// Whatever asks for more once the server retires: creation, renewal, an answered step.
+TEST_F(SequenceOperationsTest, NoLeaseOutlivesTheRetirement) {
+  config_.retire_limit = Milliseconds(10'000);
+  const auto lease_of = [&](const std::string& id) {
+    return scheduler().GetSequence("default", id)->lease_remaining;
+  };
+  const auto with_lease = [&](Clock::Duration lease) {
+    CreateSequenceSpec spec = MakeSequenceSpec(shape_);
+    spec.lease = lease;
+    return CreateFrom(spec);
+  };
+  const std::string long_lived = with_lease(seconds(600));
+  const std::string short_lived = with_lease(seconds(3));
+  scheduler().BeginRetire();
+  EXPECT_EQ(lease_of(long_lived), seconds(10));
+  EXPECT_EQ(lease_of(short_lived), seconds(3)) << "not made longer";
+  clock_.Advance(seconds(2));
+  EXPECT_TRUE(scheduler().RenewSequences("default", {short_lived}, seconds(600)).empty());
+  EXPECT_EQ(lease_of(short_lived), seconds(8));
+  Fill(long_lived, 0, 1);
+  EXPECT_EQ(lease_of(long_lived), seconds(8));
+  clock_.Advance(seconds(8) - Milliseconds(1));
+  scheduler().RunDueWork();
+  EXPECT_TRUE(Find(long_lived).ok() && Find(short_lived).ok());
+  clock_.Advance(Milliseconds(1));
   scheduler().RunDueWork();
   EXPECT_TRUE(scheduler().NoSequences());
 }

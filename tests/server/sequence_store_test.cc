@@ -89,13 +89,64 @@ TEST_F(SequenceStoreTest, OldestEndingIsForgottenAfter65536) {
 
 TEST_F(SequenceStoreTest, PageTokensFollowTheShape) {
   const auto page_tokens = [&](const HeadShape& shape) {
-    return Create(MakeSequenceSpec(shape)).shape->page_layout.page_tokens;
+    CreateSequenceSpec spec = MakeSequenceSpec(shape);
+    spec.max_tokens = 1;
+    return Create(spec).shape->page_layout.page_tokens;
   };
   EXPECT_EQ(page_tokens({1, 1, 32}), 64);      // 256 bytes a token
   EXPECT_EQ(page_tokens({8, 8, 32}), 32);      // 2 KiB
   EXPECT_EQ(page_tokens({8, 8, 128}), 16);     // 8 KiB
   EXPECT_EQ(page_tokens({256, 256, 256}), 4);  // 512 KiB: 16 would not fit a slab
   EXPECT_EQ(page_tokens({1024, 1024, 256}), 1);
+}
+
+// 8 MiB of FP32 keys and values, 256 bytes a token, KV head and 32 elements.
+TEST_F(SequenceStoreTest, MaxTokensIsWhatThePoolHoldsInAllLayers) {
+  const auto granted = [&](const HeadShape& shape, std::int32_t num_layers) {
+    CreateSequenceSpec spec = MakeSequenceSpec(shape, num_layers);
+    spec.max_tokens = 0;
+    return Create(spec).shape->max_tokens;
+  };
+  EXPECT_EQ(granted({1, 1, 32}, 1), 32'768);
+  EXPECT_EQ(granted({8, 1, 32}, 1), 32'768) << "queries are not cached";
+  EXPECT_EQ(granted({8, 8, 32}, 1), 4'096);
+  EXPECT_EQ(granted({1, 1, 32}, 4), 8'192);
+  // 128 pages of 64 KiB in 3 layers are 42 each.
+  EXPECT_EQ(granted({8, 8, 32}, 3), 42 * 32);
+}
+
+TEST_F(SequenceStoreTest, MaxTokensThatCannotBeHeldAreRefused) {
+  const auto refusal = [&](std::int64_t max_tokens, std::int64_t reserve_tokens,
+                           std::int32_t num_layers) {
+    CreateSequenceSpec spec = MakeSequenceSpec({8, 8, 32}, num_layers);
+    spec.max_tokens = max_tokens;
+    spec.reserve_tokens = reserve_tokens;
+    const absl::Status status = store_.Create(spec, now_).status();
+    EXPECT_EQ(status.ok() ? 0 : ErrorDetailOf(status).reason(), status.ok() ? 0 : v1::REASON_LIMIT);
+    return std::string(status.message());
+  };
+  EXPECT_EQ(refusal(2'048, 0, 2), "");
+  EXPECT_EQ(refusal(2'049, 0, 2),
+            "max_tokens: got 2049, need at most 2048, what the cache holds of a sequence of this "
+            "shape");
+  EXPECT_EQ(refusal(0, 2'049, 2),
+            "reserve_tokens: got 2049, need at most 2048, what the cache holds of a sequence of "
+            "this shape");
+  EXPECT_EQ(refusal(0, 0, 129), "num_layers: got 129, the cache does not hold one token in each");
+  EXPECT_EQ(pool_.usage().pages, 0);
+}
+
+TEST_F(SequenceStoreTest, LayersWithAWindowHoldNoMoreThanThatAndItsSlack) {
+  CreateSequenceSpec spec = MakeSequenceSpec({8, 8, 32}, 4);
+  spec.max_tokens = 0;
+  LayerGroupValues windowed;
+  windowed.layers = {0, 1, 2};
+  windowed.options.window_left = 31;
+  spec.layer_groups = {windowed};
+  // 32 tokens and 16 of slack lie in 3 pages of 32 at most, in 3 layers; 119 pages are left.
+  EXPECT_EQ(Create(spec).shape->max_tokens, 119 * 32);
+  spec.layer_groups[0].layers = {0, 1, 2, 3};
+  EXPECT_EQ(Create(spec).shape->max_tokens, 100'000) << "the server's limit";
 }
 
 TEST_F(SequenceStoreTest, LayersGetTheirGroupsOptions) {

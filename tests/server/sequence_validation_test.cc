@@ -62,7 +62,7 @@ TEST(SequenceValidationTest, FillsASpecAndItsDefaults) {
   EXPECT_EQ(spec->tenant, "tenant");
   EXPECT_EQ(spec->num_layers, 4);
   EXPECT_EQ(spec->kv_data_type, kernels::DataType::kBf16) << "as data_type";
-  EXPECT_EQ(spec->max_tokens, 4096) << "the server's limit";
+  EXPECT_EQ(spec->max_tokens, 0) << "the most that fits";
   EXPECT_EQ(spec->lease, std::chrono::seconds(5));
   ASSERT_EQ(spec->layer_groups.size(), 2U);
   EXPECT_EQ(spec->layer_groups[0].layers, (std::vector<std::int32_t>{1, 3}));
