@@ -13,6 +13,7 @@ struct Bf16DotArithmetic {
   using Probability = std::uint16_t;  // BF16 bits
   static constexpr int kStep = 32;    // elements of one 64-byte line
   static constexpr int kChunkSteps = 2;
+  static constexpr bool kBlocked = true;
 
   static std::int64_t QueryRowBytes(int padded_dim) { return padded_dim * 2; }
 
@@ -29,7 +30,11 @@ struct Bf16DotArithmetic {
                         const TileView* next, float* scores) {
     constexpr int kKeys = 4;
     const int row_bytes = padded_dim * 2;
+    const int block_keys = BlockKeys(row_bytes);
     for (int key = tile.first() / kKeys * kKeys; key < tile.last(); key += kKeys) {
+      if (next != nullptr && key % block_keys == 0) {
+        for (int i = 0; i < block_keys; ++i) TouchRow(tile.Key(key + i), row_bytes);
+      }
       const std::byte* rows[kKeys];
       const std::byte* next_rows[kKeys];
       Unroll<kKeys>([&](auto i) HWY_ATTR {
@@ -72,7 +77,8 @@ struct Bf16DotArithmetic {
   // first vector holds dims 8i + 0..3 and the second dims 8i + 4..7 in its lane i.
   template <int kRows, int kSteps>
   static HWY_INLINE void AccumulateChunk(const Probability* p, const float* factors,
-                                         const TileView& tile, const TileView* next, int dim,
+                                         const TileView& tile, const KeyBlock& block,
+                                         int block_keys, const TileView* next, int dim,
                                          int padded_dim, float* accumulator) {
     __m512 sums[kRows][2 * kSteps];
     Unroll<kRows>([&](auto row) HWY_ATTR {
@@ -83,14 +89,11 @@ struct Bf16DotArithmetic {
       });
     });
     const std::int64_t offset = std::int64_t{dim} * 2;
-    SharedPrefetch prefetch(next, dim, kSteps * kStep, padded_dim, padded_dim * 2);
-    for (int key = tile.first() / 2 * 2; key < tile.last(); key += 2) {
+    SharedPrefetch prefetch(next, block, block_keys, dim, kSteps * kStep, padded_dim,
+                            padded_dim * 2);
+    for (int key = block.first / 2 * 2; key < block.last; key += 2) {
       prefetch.Step();
       prefetch.Step();
-      if (dim == 0 && next != nullptr) {
-        PrefetchRestOfRow(tile.Value(key), kSteps * 64, padded_dim * 2);
-        PrefetchRestOfRow(tile.Value(key + 1), kSteps * 64, padded_dim * 2);
-      }
       __m512bh v[2 * kSteps];
       Unroll<kSteps>([&](auto step) HWY_ATTR {
         const __m512i even = _mm512_loadu_si512(tile.Value(key) + offset + step * 64);
@@ -114,14 +117,17 @@ struct Bf16DotArithmetic {
   }
 
   template <int kRows>
-  static void AccumulateTile(const Probability* p, const float* factors, const TileView& tile,
-                             const TileView* next, int padded_dim, float* accumulator) {
+  static void AccumulateBlock(const Probability* p, const float* factors, const TileView& tile,
+                              const KeyBlock& block, int block_keys, const TileView* next,
+                              int padded_dim, float* accumulator) {
     int dim = 0;
     for (; dim + kChunkSteps * kStep <= padded_dim; dim += kChunkSteps * kStep) {
-      AccumulateChunk<kRows, kChunkSteps>(p, factors, tile, next, dim, padded_dim, accumulator);
+      AccumulateChunk<kRows, kChunkSteps>(p, factors, tile, block, block_keys, next, dim,
+                                          padded_dim, accumulator);
     }
     for (; dim < padded_dim; dim += kStep) {
-      AccumulateChunk<kRows, 1>(p, factors, tile, next, dim, padded_dim, accumulator);
+      AccumulateChunk<kRows, 1>(p, factors, tile, block, block_keys, next, dim, padded_dim,
+                                accumulator);
     }
   }
 

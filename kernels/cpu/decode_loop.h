@@ -171,8 +171,8 @@ class SegmentLoop {
       scratch_.row_sum[state + i] = softmax.row_sum;
       factors[i] = softmax.factor;
     }
-    Arithmetic::template AccumulateTile<kRows>(p, factors, tile, next, padded_dim_,
-                                               scratch_.accumulator + state * padded_dim_);
+    AccumulateTile<Arithmetic, kRows>(p, factors, tile, next, padded_dim_,
+                                      scratch_.accumulator + state * padded_dim_);
   }
 
   static int ClampLane(std::int64_t lane, const TileView& tile) {
