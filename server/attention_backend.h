@@ -3,6 +3,7 @@
 // Submit returns at once; `done` runs once on a backend thread. At least two batches may be in
 // flight, so that the next one is packed and copied while the current one runs; batches run in
 // order of Submit. All memory that a batch refers to stays alive until `done` has been called.
+// An idle backend may leave a small batch to the thread that brings it (SubmitHere).
 #pragma once
 
 #include <cstdint>
@@ -42,6 +43,15 @@ class AttentionBackend {
   virtual ~AttentionBackend() = default;
   virtual const BackendLimits& limits() const = 0;
   virtual void Submit(std::unique_ptr<Batch> batch, BatchDone done) = 0;
+  // Takes a batch for the calling thread, if nothing else runs or waits and the batch is done about
+  // as soon as another thread would have woken up for it. The caller then calls the result, once
+  // and soon, without holding a lock: that runs the batch and `done`. Its place among the batches
+  // is the time of this call. Null: not taken, `batch` and `done` are as they were.
+  virtual absl::AnyInvocable<void()> SubmitHere(std::unique_ptr<Batch>& batch, BatchDone& done) {
+    static_cast<void>(batch);
+    static_cast<void>(done);
+    return nullptr;
+  }
   // A small real launch of every row the device can select; called before readiness.
   virtual absl::Status SelfTest() = 0;
   // Finishes what was submitted; no Submit afterwards.

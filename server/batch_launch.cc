@@ -13,7 +13,7 @@ void Scheduler::Impl::WakeLayer(Sequence& sequence, std::int32_t layer) {
   queue.Add(*item, classes);
 }
 
-void Scheduler::Impl::Pump(Clock::TimePoint now, Outbox& outbox) {
+void Scheduler::Impl::Pump(Clock::TimePoint now, Outbox& outbox, RunOn run_on) {
   batch_wake = Clock::kNever;
   ExpireDue(now, outbox);
   while (!device_fault) {
@@ -29,12 +29,31 @@ void Scheduler::Impl::Pump(Clock::TimePoint now, Outbox& outbox) {
       batch_wake = decision.wait_until;
       break;
     }
-    Launch(decision, now);
+    Launch(decision, now, run_on, outbox);
   }
   NoticeEarlierWake();
 }
 
-void Scheduler::Impl::Launch(const BatchDecision& decision, Clock::TimePoint now) {
+std::unique_ptr<Batch> Scheduler::Impl::TakeBatch() {
+  if (spare_batches.empty()) return std::make_unique<Batch>();
+  std::unique_ptr<Batch> batch = std::move(spare_batches.back());
+  spare_batches.pop_back();
+  batch->Reset();
+  return batch;
+}
+
+std::unique_ptr<RunningBatch> Scheduler::Impl::TakeRunning() {
+  if (spare_running.empty()) return std::make_unique<RunningBatch>();
+  std::unique_ptr<RunningBatch> running = std::move(spare_running.back());
+  spare_running.pop_back();
+  running->work = 0;
+  running->tokens = running->requests = 0;
+  running->parts.clear();
+  return running;
+}
+
+void Scheduler::Impl::Launch(const BatchDecision& decision, Clock::TimePoint now, RunOn run_on,
+                             Outbox& outbox) {
   // Taking items changes the queue's entries, so the groups are looked up first.
   struct Taken {
     WorkGroup* group;
@@ -46,24 +65,8 @@ void Scheduler::Impl::Launch(const BatchDecision& decision, Clock::TimePoint now
                      take.prefill_tokens});
   }
 
-  std::unique_ptr<Batch> batch;
-  if (spare_batches.empty()) {
-    batch = std::make_unique<Batch>();
-  } else {
-    batch = std::move(spare_batches.back());
-    spare_batches.pop_back();
-    batch->Reset();
-  }
-  std::unique_ptr<RunningBatch> running;
-  if (spare_running.empty()) {
-    running = std::make_unique<RunningBatch>();
-  } else {
-    running = std::move(spare_running.back());
-    spare_running.pop_back();
-    running->work = 0;
-    running->tokens = running->requests = 0;
-    running->parts.clear();
-  }
+  std::unique_ptr<Batch> batch = TakeBatch();
+  std::unique_ptr<RunningBatch> running = TakeRunning();
   running->shape_class = taken.front().group->shape_class;
   running->queue_class = taken.front().group->queue_class;
   batch->shape = classes.shape(running->shape_class);
@@ -96,12 +99,21 @@ void Scheduler::Impl::Launch(const BatchDecision& decision, Clock::TimePoint now
     decode_time_since_prefill = Clock::Duration{0};
   }
   last_submit = now;
-  // Under the mutex: batches must reach the backend in the order in which they were formed, because
-  // a later one may build on an earlier one's pages.
-  backend.Submit(std::move(batch), [this, state = std::move(running)](std::unique_ptr<Batch> done,
-                                                                      BatchResult result) mutable {
-    OnBatchDone(std::move(state), std::move(done), result);
-  });
+  HandOver(std::move(batch), std::move(running), run_on, outbox);
+}
+
+// Under the mutex: batches must reach the backend in the order in which they were formed, because
+// a later one may build on an earlier one's pages.
+void Scheduler::Impl::HandOver(std::unique_ptr<Batch> batch, std::unique_ptr<RunningBatch> running,
+                               RunOn run_on, Outbox& outbox) {
+  BatchDone done = [this, state = std::move(running)](std::unique_ptr<Batch> ended,
+                                                      BatchResult result) mutable {
+    OnBatchDone(std::move(state), std::move(ended), result);
+  };
+  if (run_on == RunOn::kSubmitter) {
+    if (auto run = backend.SubmitHere(batch, done)) return outbox.Call(std::move(run));
+  }
+  backend.Submit(std::move(batch), std::move(done));
 }
 
 void Scheduler::Impl::MarkFirstLaunch(PendingRequest& request, QueueClass queue_class,

@@ -1,7 +1,7 @@
-// Runs batches with the CPU kernels: one backend thread takes batches in order; kernels spread over
-// a CpuExecutor. Tensors are read in place where they lie in one aligned piece, else copied once
-// (cpu_staging.h); new keys and values go from there straight into pages; outputs are written into
-// the reply's memory.
+// Runs batches with the CPU kernels: one backend thread takes batches in order, but a small one
+// that finds it idle runs on the thread that submits it; kernels spread over a CpuExecutor. Tensors
+// are read in place where they lie in one aligned piece, else copied once (cpu_staging.h); new keys
+// and values go from there straight into pages; outputs are written into the reply's memory.
 #pragma once
 
 #include <condition_variable>
@@ -33,6 +33,7 @@ class CpuBackend final : public AttentionBackend {
 
   const BackendLimits& limits() const override { return limits_; }
   void Submit(std::unique_ptr<Batch> batch, BatchDone done) override;
+  absl::AnyInvocable<void()> SubmitHere(std::unique_ptr<Batch>& batch, BatchDone& done) override;
   // On the calling thread; only before the first Submit.
   absl::Status SelfTest() override;
   void Stop() override;
@@ -50,6 +51,7 @@ class CpuBackend final : public AttentionBackend {
   CpuBackend(const BackendLimits& limits, std::unique_ptr<Pool> pool, const Clock& clock,
              Metrics& metrics);
   void Run();
+  void RunHere(Job job);
   BatchResult RunBatch(Batch& batch);
   void Stage(Batch& batch);
   absl::Status CopyPages(const Batch& batch);
@@ -67,7 +69,7 @@ class CpuBackend final : public AttentionBackend {
   kernels::CpuExecutor executor_;
   const char* append_name_;  // of the append row, for metrics
 
-  // The backend thread's.
+  // Of the thread that runs a batch: while busy_ is set, nobody else may.
   CpuStaging staging_;
   std::vector<kernels::AttentionSequence> sequences_;
   std::vector<kernels::AppendSequence> appends_;
@@ -77,6 +79,7 @@ class CpuBackend final : public AttentionBackend {
   Mutex mutex_;
   ConditionVariable work_arrived_;
   std::deque<Job> jobs_ ABSL_GUARDED_BY(mutex_);
+  bool busy_ ABSL_GUARDED_BY(mutex_) = false;  // a batch runs, here or on a submitting thread
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };

@@ -136,7 +136,7 @@ Ticket Scheduler::Impl::Submit(AttentionRequest request) {
   queue_bytes += admitted.request.request_bytes;
   requests.emplace(ticket, std::move(pending));
   Admit(admitted, outbox);
-  Pump(now, outbox);
+  Pump(now, outbox, RunOn::kSubmitter);
   const auto waiting = requests.find(ticket);
   if (waiting != requests.end()) WatchDeadline(*waiting->second);
   return ticket;

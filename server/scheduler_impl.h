@@ -73,9 +73,19 @@ struct Scheduler::Impl {
   Clock::Duration RetryDelay() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 
   // --- batch_launch.cc
-  void Pump(Clock::TimePoint now, Outbox& outbox) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
-  void Launch(const BatchDecision& decision, Clock::TimePoint now)
+  // kSubmitter: the calling thread brings new work and may run a small batch of it itself, from the
+  // outbox. A completion never does: one would run inside the other, as long as work comes in.
+  enum class RunOn : std::uint8_t { kBackend, kSubmitter };
+  void Pump(Clock::TimePoint now, Outbox& outbox, RunOn run_on = RunOn::kBackend)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  void Launch(const BatchDecision& decision, Clock::TimePoint now, RunOn run_on, Outbox& outbox)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  void HandOver(std::unique_ptr<Batch> batch, std::unique_ptr<RunningBatch> running, RunOn run_on,
+                Outbox& outbox) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  // Empty ones that keep the memory of earlier batches.
+  std::unique_ptr<Batch> TakeBatch() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  std::unique_ptr<RunningBatch> TakeRunning() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void LaunchItem(WorkItem& item, std::int32_t tokens, Batch& batch, RunningBatch& running)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void PackStepItem(WorkItem& item, const ItemRows& rows, Batch& batch)

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <future>
 #include <random>
+#include <thread>
 
 #include "server/scheduler.h"
 #include "tests/support/engine_requests.h"
@@ -218,6 +219,64 @@ TEST_F(CpuBackendTest, PromptInChunksEqualsPromptInOneLaunch) {
   ASSERT_TRUE(result.status.ok()) << result.status;
   EXPECT_LT(result.execution.batch_tokens, tokens);
   ExpectNear(Floats(result.o), CausalReference(shape, q, k, v, tokens, tokens));
+}
+
+// Where a request is answered: on the thread that ran its last batch.
+std::thread::id AnsweringThread(Scheduler& scheduler, AttentionRequest request) {
+  std::promise<std::thread::id> promise;
+  request.on_done = RequestCompletion(
+      [&promise](const AttentionResult&) { promise.set_value(std::this_thread::get_id()); });
+  scheduler.Submit(std::move(request));
+  return promise.get_future().get();
+}
+
+TEST_F(CpuBackendTest, OnlySmallBatchesRunOnTheSubmittingThread) {
+  const HeadShape shape{4, 2, 32};
+  EXPECT_EQ(AnsweringThread(scheduler_, MakeAttend(shape, 1, 64)), std::this_thread::get_id());
+  // 4 MiB of keys and values; 8 million multiply-adds.
+  EXPECT_NE(AnsweringThread(scheduler_, MakeAttend(shape, 1, 8192)), std::this_thread::get_id());
+  EXPECT_NE(AnsweringThread(scheduler_, MakeAttend(shape, 256, 256)), std::this_thread::get_id());
+}
+
+TEST_F(CpuBackendTest, BatchesKeepTheirOrderBehindOneOnTheSubmittingThread) {
+  auto first = std::make_unique<Batch>();
+  auto second = std::make_unique<Batch>();
+  std::vector<int> ended;
+  std::promise<void> second_ended;
+  BatchDone first_done = [&](std::unique_ptr<Batch>, const BatchResult& result) {
+    EXPECT_TRUE(result.status.ok());
+    ended.push_back(1);
+  };
+  BatchDone second_done = [&](std::unique_ptr<Batch>, const BatchResult& result) {
+    EXPECT_TRUE(result.status.ok());
+    second_ended.set_value();
+  };
+  auto run = backend_->SubmitHere(first, first_done);
+  ASSERT_TRUE(run);
+  EXPECT_EQ(first, nullptr);
+  EXPECT_FALSE(backend_->SubmitHere(second, second_done));
+  ASSERT_NE(second, nullptr);
+  backend_->Submit(std::move(second), std::move(second_done));
+  auto end = second_ended.get_future();
+  EXPECT_EQ(end.wait_for(Milliseconds{50}), std::future_status::timeout);
+  run();
+  EXPECT_EQ(ended, std::vector<int>{1});
+  end.get();
+}
+
+TEST_F(CpuBackendTest, StopWaitsForABatchOnTheSubmittingThread) {
+  auto backend = CpuBackend::Create(config_, clock_, metrics_);
+  ASSERT_TRUE(backend.ok());
+  auto batch = std::make_unique<Batch>();
+  bool ended = false;
+  BatchDone done = [&](std::unique_ptr<Batch>, const BatchResult&) { ended = true; };
+  auto run = (*backend)->SubmitHere(batch, done);
+  ASSERT_TRUE(run);
+  auto stopped = std::async(std::launch::async, [&] { (*backend)->Stop(); });
+  EXPECT_EQ(stopped.wait_for(Milliseconds{50}), std::future_status::timeout);
+  run();
+  stopped.get();
+  EXPECT_TRUE(ended);
 }
 
 }  // namespace

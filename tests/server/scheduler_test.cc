@@ -33,6 +33,26 @@ TEST_F(SchedulerTest, LoneRequestIsLaunchedInsideSubmit) {
   EXPECT_EQ(answer->count, 1);
 }
 
+TEST_F(SchedulerTest, SubmitterRunsWhatTheBackendLeavesToIt) {
+  backend_.RunHere(true);
+  const auto answer = Submit(MakeAttend(shape_, 1, 4));
+  ASSERT_EQ(answer->count, 1);
+  EXPECT_TRUE(answer->result.status.ok());
+  EXPECT_EQ(backend_.ran_here(), 1U);
+  EXPECT_EQ(backend_.submitted(), 0U);
+  EXPECT_TRUE(scheduler().Idle());
+}
+
+TEST_F(SchedulerTest, CompletionLeavesTheNextBatchToTheBackend) {
+  Occupy();
+  const auto answer = Submit(MakeAttend(shape_, 1, 4));
+  backend_.RunHere(true);
+  backend_.CompleteAll();
+  EXPECT_EQ(answer->count, 1);
+  EXPECT_EQ(backend_.ran_here(), 0U);
+  EXPECT_EQ(backend_.submitted(), 3U);
+}
+
 TEST_F(SchedulerTest, RequestsThatWaitForABusyDeviceShareOneLaunch) {
   Occupy();
   std::vector<AnswerPtr> answers;

@@ -1,5 +1,6 @@
 // A backend that a test steps by hand: it keeps what is submitted until the test completes it.
-// Batches are completed in order, on the calling thread. Thread-safe.
+// Batches are completed in order, on the calling thread. Thread-safe. On request it leaves batches
+// that find nothing submitted to the thread that brings them.
 #pragma once
 
 #include <cstddef>
@@ -34,6 +35,24 @@ class PuppetBackend final : public AttentionBackend {
     const std::lock_guard lock(mutex_);
     ++submitted_;
     jobs_.push_back({std::move(batch), std::move(done)});
+  }
+
+  absl::AnyInvocable<void()> SubmitHere(std::unique_ptr<Batch>& batch, BatchDone& done) override {
+    const std::lock_guard lock(mutex_);
+    if (!runs_here_ || !jobs_.empty()) return nullptr;
+    ++ran_here_;
+    return [job = Job{std::move(batch), std::move(done)}]() mutable {
+      job.done(std::move(job.batch), BatchResult());
+    };
+  }
+  void RunHere(bool runs_here) {
+    const std::lock_guard lock(mutex_);
+    runs_here_ = runs_here;
+  }
+  // Batches that submitting threads took.
+  std::size_t ran_here() const {
+    const std::lock_guard lock(mutex_);
+    return ran_here_;
   }
 
   std::size_t waiting() const {
@@ -82,7 +101,8 @@ class PuppetBackend final : public AttentionBackend {
   BackendLimits limits_;
   mutable std::mutex mutex_;
   std::deque<Job> jobs_;
-  std::size_t submitted_ = 0;
+  std::size_t submitted_ = 0, ran_here_ = 0;
+  bool runs_here_ = false;
 };
 
 }  // namespace attnd
