@@ -96,10 +96,10 @@ class DecodeLaunch {
     starts_[params_.num_sequences] = start;
   }
 
-  // Work below about 10 us of one thread: waking another takes as long.
+  // Work below about 25 us of one thread: waking another takes as long.
   bool IsTiny() const {
-    constexpr double kTinyBytes = 256 << 10;
-    constexpr double kTinyFlops = 500e3;
+    constexpr double kTinyBytes = 512 << 10;
+    constexpr double kTinyFlops = 2e6;
     return plan_.cost.expected_read_bytes <= kTinyBytes && plan_.cost.flops <= kTinyFlops;
   }
 

@@ -25,44 +25,71 @@ struct Bf16DotArithmetic {
     return reinterpret_cast<__m512bh>(_mm512_loadu_si512(from));
   }
 
+  // Scores of the keys [begin, end) of a tile. One key after the other, so that rows are read in
+  // ascending order; the query lines stay in registers meanwhile where kLines tells their number,
+  // and are read again for each key where it is 0. Each line read prefetches one of `next`.
+  template <int kRows, int kLines>
+  static HWY_INLINE void ScoreBlock(const std::byte* q, int row_bytes, const TileView& tile,
+                                    const TileView& next, int begin, int end, float* scores) {
+    constexpr int kKeys = kRows == 1 ? 4 : 2;
+    __m512bh q_lines[kRows][kLines == 0 ? 1 : kLines];
+    Unroll<kRows>([&](auto row) HWY_ATTR {
+      Unroll<kLines>([&](auto line) HWY_ATTR {
+        q_lines[row][line] = LoadLine(q + row * row_bytes + line * 64);
+      });
+    });
+    for (int key = begin; key < end; key += kKeys) {
+      Floats sums[kRows][kKeys];
+      Unroll<kKeys>([&](auto i) HWY_ATTR {
+        const std::byte* k = tile.Key(key + i);
+        const std::byte* next_k = next.Key(key + i);
+        Unroll<kRows>([&](auto row) HWY_ATTR { sums[row][i].raw = _mm512_setzero_ps(); });
+        Unroll<kLines>([&](auto line) HWY_ATTR {
+          PrefetchRow(next_k + line * 64, 64);
+          const __m512bh k_line = LoadLine(k + line * 64);
+          Unroll<kRows>([&](auto row) HWY_ATTR {
+            sums[row][i].raw = _mm512_dpbf16_ps(sums[row][i].raw, q_lines[row][line], k_line);
+          });
+        });
+        for (int offset = 0; kLines == 0 && offset < row_bytes; offset += 64) {
+          PrefetchRow(next_k + offset, 64);
+          const __m512bh k_line = LoadLine(k + offset);
+          Unroll<kRows>([&](auto row) HWY_ATTR {
+            sums[row][i].raw =
+                _mm512_dpbf16_ps(sums[row][i].raw, LoadLine(q + row * row_bytes + offset), k_line);
+          });
+        }
+      });
+      StoreSums<kRows, kKeys>(sums, scores + key);
+    }
+  }
+
   template <int kRows>
   static void ScoreTile(const std::byte* q, int padded_dim, const TileView& tile,
                         const TileView* next, float* scores) {
-    constexpr int kKeys = 4;
     const int row_bytes = padded_dim * 2;
     const int block_keys = BlockKeys(row_bytes);
-    for (int key = tile.first() / kKeys * kKeys; key < tile.last(); key += kKeys) {
-      if (next != nullptr && key % block_keys == 0) {
-        for (int i = 0; i < block_keys; ++i) TouchRow(tile.Key(key + i), row_bytes);
+    const int first = tile.first() / 4 * 4;
+    const TileView& ahead = Ahead(next, tile);
+    for (int begin = first; begin < tile.last();
+         begin = begin / block_keys * block_keys + block_keys) {
+      const int end =
+          std::min(begin / block_keys * block_keys + block_keys, (tile.last() + 3) / 4 * 4);
+      if (next != nullptr) TouchKeys(tile, begin, end, row_bytes);
+      switch (row_bytes / 64) {
+        case 1:
+          ScoreBlock<kRows, 1>(q, row_bytes, tile, ahead, begin, end, scores);
+          break;
+        case 2:
+          ScoreBlock<kRows, 2>(q, row_bytes, tile, ahead, begin, end, scores);
+          break;
+        case 4:
+          ScoreBlock<kRows, 4>(q, row_bytes, tile, ahead, begin, end, scores);
+          break;
+        default:
+          ScoreBlock<kRows, 0>(q, row_bytes, tile, ahead, begin, end, scores);
+          break;
       }
-      const std::byte* rows[kKeys];
-      const std::byte* next_rows[kKeys];
-      Unroll<kKeys>([&](auto i) HWY_ATTR {
-        rows[i] = tile.Key(key + i);
-        if (next != nullptr) next_rows[i] = next->Key(key + i);
-      });
-      __m512 sums[kRows][kKeys];
-      Unroll<kRows>([&](auto row) HWY_ATTR {
-        Unroll<kKeys>([&](auto i) HWY_ATTR { sums[row][i] = _mm512_setzero_ps(); });
-      });
-      for (int offset = 0; offset < row_bytes; offset += 64) {
-        if (next != nullptr) {
-          Unroll<kKeys>([&](auto i) HWY_ATTR { PrefetchRow(next_rows[i] + offset, 64); });
-        }
-        __m512bh k[kKeys];
-        Unroll<kKeys>([&](auto i) HWY_ATTR { k[i] = LoadLine(rows[i] + offset); });
-        Unroll<kRows>([&](auto row) HWY_ATTR {
-          const __m512bh q_line = LoadLine(q + row * row_bytes + offset);
-          Unroll<kKeys>([&](auto i) HWY_ATTR {
-            sums[row][i] = _mm512_dpbf16_ps(sums[row][i], q_line, k[i]);
-          });
-        });
-      }
-      Unroll<kRows>([&](auto row) HWY_ATTR {
-        const auto four = SumFour(Floats{sums[row][0]}, Floats{sums[row][1]}, Floats{sums[row][2]},
-                                  Floats{sums[row][3]});
-        hn::StoreU(four, hn::FixedTag<float, 4>(), scores + row * kDecodeTileKeys + key);
-      });
     }
   }
 
@@ -89,15 +116,16 @@ struct Bf16DotArithmetic {
       });
     });
     const std::int64_t offset = std::int64_t{dim} * 2;
-    SharedPrefetch prefetch(next, block, block_keys, dim, kSteps * kStep, padded_dim,
-                            padded_dim * 2);
+    RowPrefetch prefetch = RowPrefetch::Values(
+        Ahead(next, tile), block.begin + dim * block_keys / padded_dim, padded_dim * 2);
     for (int key = block.first / 2 * 2; key < block.last; key += 2) {
-      prefetch.Step();
-      prefetch.Step();
+      prefetch.Lines<2 * kSteps>();
+      const std::byte* even_row = tile.Value(key) + offset;
+      const std::byte* odd_row = tile.Value(key + 1) + offset;
       __m512bh v[2 * kSteps];
       Unroll<kSteps>([&](auto step) HWY_ATTR {
-        const __m512i even = _mm512_loadu_si512(tile.Value(key) + offset + step * 64);
-        const __m512i odd = _mm512_loadu_si512(tile.Value(key + 1) + offset + step * 64);
+        const __m512i even = _mm512_loadu_si512(even_row + step * 64);
+        const __m512i odd = _mm512_loadu_si512(odd_row + step * 64);
         v[2 * step] = reinterpret_cast<__m512bh>(_mm512_unpacklo_epi16(even, odd));
         v[2 * step + 1] = reinterpret_cast<__m512bh>(_mm512_unpackhi_epi16(even, odd));
       });

@@ -4,8 +4,8 @@
 #pragma once
 
 #include <cstring>
-#include <utility>
 
+#include "kernels/cpu/decode_rows.h"
 #include "kernels/cpu/decode_segment.h"
 #include "kernels/cpu/element.h"
 #include "kernels/cpu/kv_rows.h"
@@ -15,16 +15,6 @@ namespace attnd::kernels {
 namespace {
 
 constexpr int kBlockRows = 4;  // query rows that share one read of a tile from the cache
-
-// Calls f(constant 0), ..., f(constant kCount - 1), unrolled: arrays of vectors indexed by the
-// argument stay in registers.
-template <int kCount, class F>
-HWY_INLINE void Unroll(F&& f) {
-  [&]<int... kIndex>(std::integer_sequence<int, kIndex...>) HWY_ATTR {
-    (f(std::integral_constant<int, kIndex>{}), ...);
-  }
-  (std::make_integer_sequence<int, kCount>{});
-}
 
 // Loads 2 * kLanes consecutive elements widened to FP32. For BF16 `first` holds the elements of
 // even index and `second` the odd ones (two cheap operations instead of two shuffles); queries and
@@ -86,90 +76,24 @@ HWY_INLINE hn::Vec<hn::FixedTag<float, 4>> SumFour(Floats a, Floats b, Floats c,
   return FoldToFour(blocks);
 }
 
-// The rows of one tile, of the first KV head of a segment. Lanes outside [first, last) repeat the
-// nearest row inside, so that a row address is always readable.
-struct TileRows {
-  int first = 0, last = 0;  // lanes that hold keys of this segment
-  const std::byte* k[kDecodeTileKeys];
-  const std::byte* v[kDecodeTileKeys];
-};
-
-// The same tile of one KV head.
-struct TileView {
-  const TileRows* rows;
-  std::int64_t k_offset, v_offset;  // bytes from the first head's rows
-  int first() const { return rows->first; }
-  int last() const { return rows->last; }
-  const std::byte* Key(int lane) const { return rows->k[lane] + k_offset; }
-  const std::byte* Value(int lane) const { return rows->v[lane] + v_offset; }
-};
-
-// Into the second-level cache: fills of the first level are too few to cover memory's latency (half
-// the bandwidth, measured). Written in assembly because GCC deletes loops that only prefetch.
-HWY_INLINE void PrefetchRow(const std::byte* row, int bytes) {
-  for (int offset = 0; offset < bytes; offset += 64) {
-    __asm__ volatile("prefetcht1 %0" : : "m"(row[offset]));
-  }
-}
-
-// Loads one word of every line, in ascending order. The arithmetic reads a block in another order
-// (4 rows side by side, or part of every row), which no hardware prefetcher follows; after this
-// pass it reads the first-level cache. Worth 10 % of the bandwidth.
-HWY_INLINE void TouchRow(const std::byte* row, int bytes) {
-  for (int offset = 0; offset < bytes; offset += 64) {
-    long word;
-    __asm__ volatile("movq %1, %0" : "=r"(word) : "m"(row[offset]));
-  }
-}
-
-// Keys of a tile that are worked on at a time, all their dims before the next keys: 4 KiB of rows,
-// which stay in the first-level cache from one pass over some dims to the next. A power of two.
-constexpr int BlockKeys(int row_bytes) {
-  int keys = 8;
-  while (keys < kDecodeTileKeys && 2 * keys * row_bytes <= 4096) keys *= 2;
-  return keys;
-}
-
-struct KeyBlock {
-  int begin;        // multiple of the block's size
-  int first, last;  // its lanes that hold keys
-};
-
-// Each pass over the values of a block (dims [dim, dim + chunk_dims) of its keys) prefetches its
-// share of the same block of the next tile, whole rows one after the other.
-class SharedPrefetch {
- public:
-  // next: null for none.
-  SharedPrefetch(const TileView* next, const KeyBlock& block, int block_keys, int dim,
-                 int chunk_dims, int padded_dim, int row_bytes)
-      : next_(next),
-        chunk_dims_(chunk_dims),
-        padded_dim_(padded_dim),
-        row_bytes_(row_bytes),
-        row_(block.begin + dim * block_keys / padded_dim) {}
-
-  // Called for every key of the pass.
-  HWY_INLINE void Step() {
-    if (next_ == nullptr) return;
-    owed_dims_ += chunk_dims_;
-    if (owed_dims_ < padded_dim_) return;
-    owed_dims_ -= padded_dim_;
-    PrefetchRow(next_->Value(row_++), row_bytes_);
-  }
-
- private:
-  const TileView* next_;
-  int chunk_dims_, padded_dim_, row_bytes_;
-  int owed_dims_ = 0;  // of the pass's own rows read since the last row was prefetched
-  int row_;
-};
-
-// What the first pass over a tile's values leaves of each row for later passes, into the
-// first-level cache on its way: rows read in parts arrive 5 to 10 % slower. For targets that wait
-// for arithmetic and work on whole tiles.
-HWY_INLINE void PrefetchRestOfRow(const std::byte* row, int done_bytes, int row_bytes) {
-  for (int offset = done_bytes; offset < row_bytes; offset += 64) {
-    __asm__ volatile("prefetcht0 %0" : : "m"(row[offset]));
+// The lane sums of kRows x kKeys vectors, to scores[row][key].
+template <int kRows, int kKeys>
+HWY_INLINE void StoreSums(const Floats (&sums)[kRows][kKeys], float* scores) {
+  if constexpr (kKeys == 4) {
+    Unroll<kRows>([&](auto row) HWY_ATTR {
+      hn::StoreU(SumFour(sums[row][0], sums[row][1], sums[row][2], sums[row][3]),
+                 hn::FixedTag<float, 4>(), scores + row * kDecodeTileKeys);
+    });
+  } else {
+    static_assert(kKeys == 2);
+    const hn::FixedTag<float, 2> d2;
+    Unroll<(kRows + 1) / 2>([&](auto pair) HWY_ATTR {
+      constexpr int kRow = 2 * decltype(pair)::value;
+      constexpr int kNext = kRow + 1 < kRows ? kRow + 1 : kRow;
+      const auto four = SumFour(sums[kRow][0], sums[kRow][1], sums[kNext][0], sums[kNext][1]);
+      hn::StoreU(hn::LowerHalf(d2, four), d2, scores + kRow * kDecodeTileKeys);
+      hn::StoreU(hn::UpperHalf(d2, four), d2, scores + kNext * kDecodeTileKeys);
+    });
   }
 }
 
@@ -199,14 +123,14 @@ struct FmaArithmetic {
   // Whether one step covers whole lines: prefetches are then spread over the steps. Targets of half
   // a line a step wait for arithmetic, and every instruction in the step costs them time.
   static constexpr bool kWholeLines = kStep * sizeof(Element) >= 64;
-  // Whether tiles are touched and worked on in blocks (TouchRow, BlockKeys): pays where memory is
-  // waited for, and costs where arithmetic is.
+  // Whether values are touched and worked on in blocks (TouchRow, BlockKeys): pays where memory is
+  // waited for, and costs where arithmetic is. Keys are read two rows at a time, ascending enough.
   static constexpr bool kBlocked = kLanes == 16 && sizeof(Element) == 4;
 
   // scores[row][key..key + kKeys) of kRows rows against kKeys keys.
   template <int kRows, int kKeys>
   static HWY_INLINE void ScoreKeys(const float* q, int padded_dim, const std::byte* const* k,
-                                   const std::byte* const* next, float* scores) {
+                                   RowPrefetch& prefetch, float* scores) {
     const FloatTag d;
     Floats sums[kRows][kKeys];
     Unroll<kRows>([&](auto row) HWY_ATTR {
@@ -214,10 +138,8 @@ struct FmaArithmetic {
     });
     for (int dim = 0; dim < padded_dim; dim += kStep) {
       Floats first[kKeys], second[kKeys];
-      if (kWholeLines && next != nullptr) {
-        Unroll<kKeys>([&](auto key) HWY_ATTR {
-          PrefetchRow(next[key] + dim * sizeof(Element), kStep * sizeof(Element));
-        });
+      if constexpr (kWholeLines) {
+        prefetch.template Lines<kKeys * kStep* static_cast<int>(sizeof(Element)) / 64>();
       }
       Unroll<kKeys>([&](auto key) HWY_ATTR {
         LoadStep(reinterpret_cast<const Element*>(k[key]) + dim, first[key], second[key]);
@@ -234,27 +156,6 @@ struct FmaArithmetic {
     StoreSums<kRows, kKeys>(sums, scores);
   }
 
-  template <int kRows, int kKeys>
-  static HWY_INLINE void StoreSums(const Floats (&sums)[kRows][kKeys], float* scores) {
-    const hn::FixedTag<float, 4> d4;
-    if constexpr (kKeys == 4) {
-      Unroll<kRows>([&](auto row) HWY_ATTR {
-        hn::StoreU(SumFour(sums[row][0], sums[row][1], sums[row][2], sums[row][3]), d4,
-                   scores + row * kDecodeTileKeys);
-      });
-    } else {
-      static_assert(kKeys == 2);
-      Unroll<(kRows + 1) / 2>([&](auto pair) HWY_ATTR {
-        constexpr int kRow = 2 * decltype(pair)::value;
-        constexpr int kNext = kRow + 1 < kRows ? kRow + 1 : kRow;
-        alignas(16) float four[4];
-        hn::Store(SumFour(sums[kRow][0], sums[kRow][1], sums[kNext][0], sums[kNext][1]), d4, four);
-        std::memcpy(scores + kRow * kDecodeTileKeys, four, 2 * sizeof(float));
-        std::memcpy(scores + kNext * kDecodeTileKeys, four + 2, 2 * sizeof(float));
-      });
-    }
-  }
-
   // Keys of one ScoreKeys call: as many sums as the registers hold; FP32, which waits for memory
   // and not for arithmetic, reads two rows at a time better than four.
   template <int kRows>
@@ -267,22 +168,14 @@ struct FmaArithmetic {
                         const TileView* next, float* scores) {
     constexpr int kKeys = KeysAtOnce<kRows>();
     const auto row_bytes = static_cast<int>(padded_dim * sizeof(Element));
-    const int block_keys = BlockKeys(row_bytes);
-    for (int key = tile.first() / kKeys * kKeys; key < tile.last(); key += kKeys) {
-      if (kBlocked && next != nullptr && key % block_keys == 0) {
-        for (int i = 0; i < block_keys; ++i) TouchRow(tile.Key(key + i), row_bytes);
-      }
+    const int begin = tile.first() / kKeys * kKeys;
+    RowPrefetch prefetch = RowPrefetch::Keys(Ahead(next, tile), begin, row_bytes);
+    for (int key = begin; key < tile.last(); key += kKeys) {
       const std::byte* k[kKeys];
-      const std::byte* next_k[kKeys];
-      Unroll<kKeys>([&](auto i) HWY_ATTR {
-        k[i] = tile.Key(key + i);
-        if (next != nullptr) next_k[i] = next->Key(key + i);
-        if (!kWholeLines && next != nullptr) {
-          PrefetchRow(next_k[i], row_bytes);
-        }
-      });
-      ScoreKeys<kRows, kKeys>(reinterpret_cast<const float*>(q), padded_dim, k,
-                              next != nullptr ? next_k : nullptr, scores + key);
+      Unroll<kKeys>([&](auto i) HWY_ATTR { k[i] = tile.Key(key + i); });
+      if (!kWholeLines && next != nullptr) prefetch.WholeRows(kKeys * row_bytes);
+      ScoreKeys<kRows, kKeys>(reinterpret_cast<const float*>(q), padded_dim, k, prefetch,
+                              scores + key);
     }
   }
 
@@ -307,13 +200,14 @@ struct FmaArithmetic {
     });
     constexpr auto kChunkBytes = static_cast<int>(kSteps * kStep * sizeof(Element));
     const auto row_bytes = static_cast<int>(padded_dim * sizeof(Element));
-    SharedPrefetch prefetch(next, block, block_keys, dim, kSteps * kStep, padded_dim, row_bytes);
+    RowPrefetch prefetch = RowPrefetch::Values(
+        Ahead(next, tile), block.begin + dim * block_keys / padded_dim, row_bytes);
     const bool first_pass = kWholeLines && !kBlocked && dim == 0 && next != nullptr;
     const std::int64_t offset = dim * static_cast<std::int64_t>(sizeof(Element));
     const int last = block.last;
     for (int key = block.first; key < last; ++key) {
       if constexpr (kWholeLines) {
-        prefetch.Step();
+        prefetch.template Lines<kChunkBytes / 64>();
         if (first_pass) PrefetchRestOfRow(tile.Value(key), kChunkBytes, row_bytes);
       } else if (next != nullptr && offset % 64 == 0) {
         PrefetchRow(next->Value(key) + offset, kChunkBytes);
@@ -372,9 +266,7 @@ HWY_INLINE void AccumulateTile(const typename Arithmetic::Probability* p, const 
     const KeyBlock block{begin, begin < tile.first() ? tile.first() : begin,
                          end > tile.last() ? tile.last() : end};
     if (Arithmetic::kBlocked && next != nullptr) {
-      for (int lane = block.first; lane < block.last; ++lane) {
-        TouchRow(tile.Value(lane), row_bytes);
-      }
+      TouchValues(tile, block.first, block.last, row_bytes);
     }
     Arithmetic::template AccumulateBlock<kRows>(p, factors, tile, block, block_keys, next,
                                                 padded_dim, accumulator);
