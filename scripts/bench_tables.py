@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Writes the tables of docs/benchmarks/*.md from the recorded runs in docs/benchmarks/data/*.jsonl.
+"""Writes the tables of docs/benchmarks/*.md from the recorded runs in docs/benchmarks/data.
 
 A page marks a table with a line
     <!-- table: FILE.jsonl op=prefill dtype=bf16 -->
 and ends it with
     <!-- end table -->
 What stands between them is generated. FILE is a name in docs/benchmarks/data; key=value pairs pick its lines
-(causal=true and head_dim=64 look into the shape). columns=a,b,c picks the columns. With --check nothing is
-written: exit code 1 and a list where a page is not what its data gives.
+(causal=true and head_dim=64 look into the shape). columns=a,b,c picks the columns. FILE.json is a report of
+`attnload run --json` and has one line. With --check nothing is written: exit code 1 and a list where a page is
+not what its data gives.
 """
 
 import argparse
@@ -27,6 +28,9 @@ def shape_text(line):
     shape = line["shape"]
     if isinstance(shape, str):
         return shape
+    if shape.get("kind") == "decode":
+        return (f"{shape['sequences']} step on {shape['prompt']}, {shape['heads']}/{shape['kv_heads']} heads, "
+                f"d {shape['head_dim']}")
     queries, keys = shape["query_length"], shape["kv_length"]
     tokens = f"{keys}" if queries == keys else f"{queries} on {keys}"
     text = f"{shape['sequences']} x {tokens}, {shape['num_heads']}/{shape['num_kv_heads']} heads, d {shape['head_dim']}"
@@ -39,6 +43,14 @@ def shape_text(line):
 
 def number(value):
     return "-" if value is None else f"{value:.4g}"
+
+
+def microseconds(value):
+    return f"{value:.1f}"
+
+
+def overhead(line):
+    return line["p50_us"] - line["floor_p50_us"] - line["kernel_p50_us"]
 
 
 def ratio(line, other):
@@ -58,6 +70,12 @@ COLUMNS = {
     "shape": ("shape", shape_text),
     "dtype": ("type", lambda line: line["dtype"]),
     "kernel": ("kernel", lambda line: f"`{line['kernel']}`"),
+    "p50": ("p50 us", lambda line: microseconds(line["p50_us"])),
+    "p99": ("p99 us", lambda line: microseconds(line["p99_us"])),
+    "floor_p50": ("floor p50 us", lambda line: microseconds(line["floor_p50_us"])),
+    "floor_p99": ("floor p99 us", lambda line: microseconds(line["floor_p99_us"])),
+    "kernel_p50": ("kernels p50 us", lambda line: microseconds(line["kernel_p50_us"])),
+    "overhead": ("p50 above floor and kernels, us", lambda line: microseconds(overhead(line))),
     "ms": ("ms", lambda line: number(line["ms"])),
     "tflops": ("TFLOP/s", lambda line: number(line["tflops"])),
     "gbps": ("GB/s", lambda line: number(line["gbps"])),
@@ -75,8 +93,24 @@ COLUMNS = {
 }
 
 
+def read_report(path):
+    """A report of `attnload run` as the run's own line and one result line."""
+    report = json.loads(path.read_text(encoding="utf-8"))
+    run = report["run"]
+    result, floor = run["result"], run["floor"]["latency"]
+    head = {"commit": report["server"]["commit"], "command": report["command"], "date": report["date"],
+            "device": report["machine"]["cpu"]}
+    line = {"op": run["shape"]["kind"], "shape": run["shape"], "dtype": run["shape"]["type"],
+            "kernel": "`, `".join(result["kernels"]), "p50_us": result["latency"]["p50_us"],
+            "p99_us": result["latency"]["p99_us"], "kernel_p50_us": result["kernel_time"]["p50_us"],
+            "floor_p50_us": floor["p50_us"], "floor_p99_us": floor["p99_us"]}
+    return head, [line]
+
+
 def read_run(path):
     """The run's own line and its result lines."""
+    if path.suffix == ".json":
+        return read_report(path)
     with open(path, encoding="utf-8") as lines:
         head, *results = [json.loads(text) for text in lines if text.strip()]
     for field in ("commit", "command", "device", "date"):

@@ -44,6 +44,22 @@ class BenchTablesTest(unittest.TestCase):
         text = bench_tables.table("run.jsonl dtype=fp32 columns=ms,naive_ms,over_naive")
         self.assertIn("| 7 | - | - |", text)
 
+    def test_a_load_report_is_a_line(self):
+        latency = {"p50_us": 150.0, "p99_us": 300.0}
+        report = {
+            "command": "attnload run", "date": "2026-01-02T03:04:05Z", "machine": {"cpu": "a CPU"},
+            "server": {"commit": "abc"},
+            "run": {"shape": {"kind": "decode", "type": "bf16", "sequences": 1, "prompt": 64, "heads": 8, "kv_heads": 4,
+                              "head_dim": 32},
+                    "result": {"kernels": ["cpu/a", "cpu/b"], "latency": latency, "kernel_time": {"p50_us": 9.5}},
+                    "floor": {"latency": {"p50_us": 120.25, "p99_us": 200.0}}},
+        }
+        (bench_tables.PAGES / "data" / "step.json").write_text(json.dumps(report), encoding="utf-8")
+        text = bench_tables.table("step.json columns=shape,dtype,kernel,p50,p99,floor_p50,floor_p99,kernel_p50,overhead")
+        self.assertIn("| 1 step on 64, 8/4 heads, d 32 | bf16 | `cpu/a`, `cpu/b` | 150.0 | 300.0 | 120.2 | 200.0 | 9.5 "
+                      "| 20.2 |", text)
+        self.assertIn("a CPU, 2026-01-02, commit abc: `attnload run`", text)
+
     def test_a_table_without_lines_is_an_error(self):
         with self.assertRaises(SystemExit):
             bench_tables.table("run.jsonl dtype=fp16")
