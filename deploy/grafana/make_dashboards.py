@@ -118,6 +118,9 @@ SERVICE = [
               "Requests refused or dropped before they ran.", width=12),
         graph("Bytes in and out", "Bps", [(rate("attnd_transport_bytes_total", "path, direction"), "{{path}} {{direction}}")],
               "Tensors and messages between clients and server.", width=12),
+        graph("Connections", "short", [("sum by (instance) (attnd_connections{SELECT})", "{{instance}}")], "Open to the gRPC port.", width=12),
+        graph("Connections refused", "ops", [(rate("attnd_connections_refused_total", "instance"), "{{instance}}")],
+              "For want of file descriptors, or beyond --max_connections.", width=12),
     ]),
     ("Latency of calls answered OK", [
         graph("Median", "s", [(quantile(0.5, "attnd_request_duration_seconds", "method"), "{{method}}")], "From receipt to answer."),
