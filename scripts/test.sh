@@ -99,9 +99,10 @@ else
   preset_part release
   if [[ $tier != fast ]]; then
     check format scripts/format.sh --check || true
-    check shellcheck shellcheck scripts/*.sh .ci/run || true
+    check shellcheck shellcheck -x scripts/*.sh loadtest/scripts/*.sh .ci/run || true
     check codespell codespell || true
     check dashboards scripts/dashboards_test.sh || true
+    check throughput loadtest/scripts/throughput_vs_naive.sh --quick || true
   fi
   if [[ $tier == full ]]; then
     check clang-tidy python3 scripts/run_clang_tidy.py --build build/release '^(kernels|server|client|loadtest)/' || true
@@ -109,6 +110,7 @@ else
     preset_part tsan
     scripts/setup.sh --fuzz --bare
     run_ctest "slow tests" release-slow
+    for script in latency_knee overload soak; do check "$script" "loadtest/scripts/$script.sh" --quick || true; done
     check "fuzz" scripts/fuzz.sh --seconds 120 || true
     check "bare system" scripts/bare_system_test.sh || true
   fi

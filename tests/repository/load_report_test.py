@@ -1,0 +1,181 @@
+#!/usr/bin/env python3
+"""Load reports: what the page shows, where the knee lies, what counts as growth."""
+
+import copy
+import html.parser
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+SCRIPTS = ROOT / "loadtest/scripts"
+sys.path.insert(0, str(SCRIPTS))
+import report  # noqa: E402  (the folder is not a package)
+import soak_sample  # noqa: E402
+
+
+def durations(p99):
+    return {"count": 100, "min_us": 1.0, "mean_us": p99 / 2, "p50_us": p99 / 2, "p75_us": p99 / 1.5, "p90_us": p99 / 1.2, "p95_us": p99 / 1.1, "p99_us": p99,
+            "p99_9_us": p99 * 1.1, "max_us": p99 * 2}
+
+
+def run(rate, p99, answered=None, failures=None):
+    """A report of attnload run in an open loop."""
+    failures = failures or {}
+    return {"command": f"attnload run --rate {rate}", "date": "2026-01-01T00:00:00Z", "machine": {"cpu": "a <cpu>", "cores": 2, "kernel": "Linux", "memory_bytes": 1},
+            "run": {"name": "decode", "loop": "open", "offered_requests_per_second": rate,
+                    "result": {"ok_requests_per_second": rate if answered is None else answered, "failed": sum(failures.values()), "failures": failures,
+                               "skipped": 0, "mean_batch_requests": 1.5, "latency": durations(p99), "service_time": durations(p99), "schedule_lag": durations(5),
+                               "queue_time": durations(10), "kernel_time": durations(20)}}}
+
+
+def comparison():
+    side = {"tokens_per_second": 10.0, "p50_us": 5.0, "kernel_p50_us": 2.0}
+    return {"command": "attnload compare", "date": "2026-01-01T00:00:00Z", "machine": run(1, 1)["machine"],
+            "scenarios": [{"name": "prefill_512", "fused_tokens_per_second": 8_000_000.0, "naive_tokens_per_second": 2_000_000.0, "fused": side, "naive": side,
+                           "floor_p50_us": 1.0, "fused_over_naive_interval": {"median": 4.0, "low_95": 3.5, "high_95": 4.5}}]}
+
+
+def page(*reports, title="Title"):
+    with tempfile.TemporaryDirectory() as folder:
+        files = []
+        for number, each in enumerate(reports):
+            files.append(pathlib.Path(folder) / f"{number}.json")
+            files[-1].write_text(json.dumps(each), encoding="utf-8")
+        out = pathlib.Path(folder) / "page.html"
+        subprocess.run([sys.executable, SCRIPTS / "report.py", "--title", title, "--out", out, *files], check=True)
+        return out.read_text(encoding="utf-8")
+
+
+class Tags(html.parser.HTMLParser):
+
+    def __init__(self, text):
+        super().__init__()
+        self.found, self.open, self.words = [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+    def count(self, tag):
+        return sum(name == tag for name, _ in self.found)
+
+
+class PageTest(unittest.TestCase):
+
+    def test_it_needs_nothing_from_elsewhere(self):
+        text = page(comparison(), run(10, 100), run(20, 200))
+        tags = Tags(text)
+        self.assertEqual(0, tags.count("script") + tags.count("link") + tags.count("img"))
+        self.assertNotRegex(text, r"https?://|url\(|@import")
+
+    def test_a_comparison_shows_both_sides_and_the_interval(self):
+        text = page(comparison())
+        self.assertIn("fused 8M", text)
+        self.assertIn("naive 2M", text)
+        self.assertIn("4.00× [3.50, 4.50]", text)
+        widths = [float(attributes["width"]) for tag, attributes in Tags(text).found if tag == "rect"]
+        self.assertAlmostEqual(4, widths[0] / widths[1], places=2)
+
+    def test_a_sweep_is_drawn_over_its_rates(self):
+        tags = Tags(page(run(30, 900), run(10, 100), run(20, 200)))
+        lines = [attributes["points"].split() for tag, attributes in tags.found if tag == "polyline"]
+        across = [float(point.split(",")[0]) for point in lines[0]]
+        self.assertEqual(3, len(across))
+        self.assertEqual(sorted(across), across)
+        self.assertGreaterEqual(tags.count("svg"), 5)
+
+    def test_higher_values_are_drawn_higher(self):
+        drawn = report.line_plot("c", {"a": [(0, 1.0), (1, 10.0), (2, 100.0)]}, "x", "y", log=True)
+        heights = [float(point.split(",")[1]) for point in re.search(r'points="([^"]*)"', drawn)[1].split()]
+        self.assertEqual(sorted(heights, reverse=True), heights)
+        self.assertAlmostEqual(heights[0] - heights[1], heights[1] - heights[2], places=1)
+
+    def test_failures_stand_by_code(self):
+        self.assertIn("RESOURCE_EXHAUSTED 7", page(run(10, 100, failures={"RESOURCE_EXHAUSTED": 7})))
+
+    def test_text_of_the_machine_is_no_markup(self):
+        text = page(run(10, 100), title="<b>")
+        self.assertNotIn("<cpu>", text)
+        self.assertIn("&lt;b&gt;", text)
+
+    def test_what_is_not_a_report_is_refused(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+            json.dump({"floors": []}, file)
+            file.flush()
+            done = subprocess.run([sys.executable, SCRIPTS / "report.py", file.name], capture_output=True, text=True, check=False)
+        self.assertEqual(1, done.returncode)
+        self.assertIn("neither a comparison nor a run", done.stderr)
+
+
+class KneeTest(unittest.TestCase):
+
+    def knee(self, *reports):
+        return report.knee([each["run"] for each in reports])
+
+    def test_it_is_the_last_rate_before_latency_leaves_its_floor(self):
+        self.assertEqual(20, self.knee(run(30, 301), run(10, 100), run(20, 300)))
+
+    def test_it_is_the_last_rate_that_is_kept_up_with(self):
+        self.assertEqual(10, self.knee(run(10, 100), run(20, 100, answered=18.9)))
+
+    def test_a_rate_beyond_the_knee_never_counts_again(self):
+        self.assertEqual(10, self.knee(run(10, 100), run(20, 900), run(30, 100)))
+
+    def test_there_is_none_where_the_lowest_rate_falls_behind(self):
+        self.assertIsNone(self.knee(run(10, 100, answered=5)))
+
+
+class GrowthTest(unittest.TestCase):
+
+    def setUp(self):
+        self.samples = [{"memory_bytes": 100 << 20, "threads": 20, "descriptors": 30, "sequences": 0, "requests": 0, "streams": 0} for _ in range(8)]
+
+    def faults(self, **changes):
+        samples = copy.deepcopy(self.samples)
+        for name, values in changes.items():
+            for sample, value in zip(samples, values, strict=True):
+                sample[name] = value
+        return soak_sample.faults(samples)
+
+    def test_a_steady_server_is_well(self):
+        self.assertEqual([], self.faults())
+
+    def test_memory_may_grow_while_it_warms_up(self):
+        self.assertEqual([], self.faults(memory_bytes=[0, 0] + [500 << 20] * 6))
+
+    def test_memory_that_grows_later_is_found(self):
+        self.assertRegex(self.faults(memory_bytes=[(100 + 20 * n) << 20 for n in range(8)])[0], "memory_bytes grew")
+
+    def test_threads_and_descriptors_that_grow_are_found(self):
+        self.assertEqual(2, len(self.faults(threads=range(20, 36, 2), descriptors=range(30, 46, 2))))
+
+    def test_what_is_left_after_a_round_is_found(self):
+        self.assertEqual(["2 sequences left after round 4"], self.faults(sequences=[0, 0, 0, 2, 0, 0, 0, 0]))
+
+    def test_too_few_rounds_prove_nothing(self):
+        self.assertRegex(soak_sample.faults(self.samples[:1])[0], "too few")
+
+
+class HelpTest(unittest.TestCase):
+
+    def test_every_script_explains_itself(self):
+        scripts = [file for file in SCRIPTS.glob("*.sh") if file.name != "local_server.sh"]
+        self.assertGreaterEqual(len(scripts), 4)
+        for script in scripts:
+            done = subprocess.run([script, "--help"], capture_output=True, text=True, check=False)
+            self.assertEqual(0, done.returncode, script.name)
+            self.assertIn("What it shows:", done.stdout, script.name)
+            self.assertIn("--quick", done.stdout, script.name)
+            self.assertEqual(2, subprocess.run([script, "--sideways"], capture_output=True, check=False).returncode, script.name)
+
+
+if __name__ == "__main__":
+    unittest.main()
