@@ -93,7 +93,7 @@ def bar_plot(caption, groups, shown=number):
         parts.append(f'<text x="{LEFT - 60}" y="{y + 12}">{html.escape(name)}</text>')
         y += 18
         for side, value in values.items():
-            length = (WIDTH - LEFT - 180) * value / max(max(values.values()), 1e-12)
+            length = (WIDTH - LEFT - 250) * value / max(max(values.values()), 1e-12)
             parts.append(f'<rect x="{LEFT}" y="{y}" width="{length:.1f}" height="12" rx="2" fill="var(--s{sides.index(side) % 4})"/>'
                          f'<text x="{LEFT + length + 6:.1f}" y="{y + 10}">{html.escape(side)} {html.escape(shown(value))}</text>')
             y += 15
@@ -126,7 +126,7 @@ def comparison_section(report):
         rows.append((each["name"], number(values["fused"]), number(values["naive"]), interval(each, "fused_over_naive_interval"),
                      interval(each, "batching_on_over_off_interval"), duration(each["fused"]["p50_us"]), duration(each["naive"]["p50_us"]),
                      duration(each["fused"]["kernel_p50_us"]), duration(each["naive"]["kernel_p50_us"]), duration(each["floor_p50_us"])))
-    return ("<h2>Fused against naive</h2><div class=plots>" + bar_plot("Tokens a second, through the whole service", groups) + "</div>" +
+    return ("<h2>Both sides</h2><div class=plots>" + bar_plot("Tokens a second, through the whole service", groups) + "</div>" +
             table(("scenario", "fused tokens/s", "naive tokens/s", "fused / naive [95 %]", "batching on / off [95 %]", "fused p50", "naive p50",
                    "fused kernel p50", "naive kernel p50", "floor p50"), rows) +
             "<p class=dim>Sides in turn, block by block, on the same server and tensors; the interval is a bootstrap over blocks. floor: the same bytes "
@@ -137,7 +137,7 @@ def run_rows(runs):
     for run in runs:
         result = run["result"]
         offered = run.get("offered_requests_per_second")
-        yield (run["name"], f"{offered:.4g}" if offered else "closed loop", f"{result['ok_requests_per_second']:.4g}", result["failed"], result["skipped"],
+        yield (run["name"], number(offered) if offered else "closed loop", number(result["ok_requests_per_second"]), result["failed"], result["skipped"],
                *(duration(result["latency"][key]) for key in ("p50_us", "p90_us", "p99_us")), duration(result["schedule_lag"]["p99_us"]),
                f"{result['mean_batch_requests']:.2f}" if "mean_batch_requests" in result else "–",
                ", ".join(f"{name} {count}" for name, count in result["failures"].items()) or "–")
@@ -157,13 +157,13 @@ def runs_section(runs):
             "offered": [(run["offered_requests_per_second"], run["offered_requests_per_second"]) for run in swept]}, "requests/s offered", "requests/s"))
         plots.append(line_plot("Requests in a batch", {"mean": [(run["offered_requests_per_second"], run["result"]["mean_batch_requests"])
                                                                 for run in swept if "mean_batch_requests" in run["result"]]}, "requests/s offered", "mean"))
-    chosen = {f"{run['offered_requests_per_second']:.4g}/s": run for run in swept[:: max(1, len(swept) // 4)][:4]} or {run["name"]: run for run in runs[:4]}
+    chosen = {f"{number(run['offered_requests_per_second'])}/s": run for run in swept[:: max(1, len(swept) // 4)][:4]} or {run["name"]: run for run in runs[:4]}
     plots.append(line_plot("Percentiles", {name: [(-math.log10(1 - p), run["result"]["latency"][key]) for key, p in PERCENTILES]
                                            for name, run in chosen.items()}, "percentile", "latency, logarithmic", log=True, shown=duration,
                            x_shown=lambda x: f"{100 * (1 - 10 ** -x):.4g} %"))
     plots.append(bar_plot("Mean time of a request by part", [
         (name, {"kernel": run["result"]["kernel_time"]["mean_us"], "queue": run["result"]["queue_time"]["mean_us"],
-                "rest: transport, copies, client": max(0.0, run["result"]["service_time"]["mean_us"] - run["result"]["kernel_time"]["mean_us"]
+                "rest (transport, copies)": max(0.0, run["result"]["service_time"]["mean_us"] - run["result"]["kernel_time"]["mean_us"]
                                                        - run["result"]["queue_time"]["mean_us"])}) for name, run in chosen.items()], duration))
     return ("<h2>Runs</h2><div class=plots>" + "".join(plots) + "</div>" +
             table(("scenario", "offered/s", "OK/s", "failed", "skipped", "p50", "p90", "p99", "lag p99", "batch", "failures"), run_rows(runs)))
