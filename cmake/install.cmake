@@ -1,0 +1,42 @@
+# Relocatable installation: `cmake --install build/<preset> --prefix DIR --component attnd` makes one folder that runs from
+# anywhere on a system with glibc 2.36 or newer.
+#
+#   bin/          attnd attnctl attnload attnbench
+#   lib/          every shared library that they need, but glibc's
+#   share/attnd/  licence, change log, configuration
+#   share/attnd/tests/   component gpu_tests: test programs for a machine with a GPU
+#
+# The programs name lib/ by $ORIGIN as DT_RPATH, which, unlike DT_RUNPATH, also holds for the libraries that those libraries need:
+# none of them has to be patched.
+include(GNUInstallDirs)
+
+# attnd_install_program(<target> <destination> <component>)
+function(attnd_install_program target destination component)
+  file(RELATIVE_PATH to_lib /${destination} /lib)
+  set_target_properties(${target} PROPERTIES INSTALL_RPATH "$ORIGIN/${to_lib}")
+  target_link_options(${target} PRIVATE -Wl,--disable-new-dtags)
+  install(TARGETS ${target} RUNTIME DESTINATION ${destination} COMPONENT ${component})
+  set_property(GLOBAL APPEND PROPERTY ATTND_INSTALLED_${component} "$<TARGET_FILE:${target}>")
+endfunction()
+
+# Copies what the component's programs need. Run after all of its programs are declared.
+function(attnd_install_libraries component)
+  get_property(programs GLOBAL PROPERTY ATTND_INSTALLED_${component})
+  if(NOT programs)
+    return()
+  endif()
+  set(script ${CMAKE_BINARY_DIR}/install_libraries_${component}.cmake)
+  file(GENERATE OUTPUT ${script} CONTENT "set(programs \"${programs}\")\ninclude(\"${PROJECT_SOURCE_DIR}/cmake/copy_libraries.cmake\")\n")
+  install(SCRIPT ${script} COMPONENT ${component})
+endfunction()
+
+# Called at the end, when every program has been declared.
+function(attnd_install_all)
+  foreach(program attnd attnctl attnload attnbench)
+    attnd_install_program(${program} bin attnd)
+  endforeach()
+  install(FILES LICENSE CHANGELOG.md README.md docs/configuration.md docs/metrics.md DESTINATION share/attnd COMPONENT attnd)
+  install(PROGRAMS scripts/gpu_test.sh DESTINATION share/attnd COMPONENT gpu_tests)
+  attnd_install_libraries(attnd)
+  attnd_install_libraries(gpu_tests)
+endfunction()
