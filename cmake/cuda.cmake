@@ -7,6 +7,13 @@ if(NOT ATTND_CUDA MATCHES "^(auto|on)$")
   message(FATAL_ERROR "ATTND_CUDA is '${ATTND_CUDA}'; it must be auto, on or off")
 endif()
 include(CheckLanguage)
+# On the PATH, where NVIDIA's packages put it, or where scripts/cuda_toolkit.sh has.
+if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
+  find_program(ATTND_NVCC nvcc PATHS /usr/local/cuda/bin ${PROJECT_SOURCE_DIR}/build/cuda-toolkit/bin)
+  if(ATTND_NVCC)
+    set(CMAKE_CUDA_COMPILER ${ATTND_NVCC})
+  endif()
+endif()
 # Every target names its own architectures; this one is for CMake's compiler check (CUDA 13 has no default that CMake 3.25 knows).
 set(CMAKE_CUDA_ARCHITECTURES 75)
 check_language(CUDA)

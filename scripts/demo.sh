@@ -48,6 +48,10 @@ else
   cmake --build --preset release --target attnd attnload >>"$OUT/build.log" 2>&1 || fail "the build failed" "$OUT/build.log"
 fi
 
+# The naive side on a GPU is cuBLAS: where scripts/setup.sh brought the compiler, it lies beside it.
+if [[ -d build/cuda-toolkit/lib ]]; then
+  export LD_LIBRARY_PATH=$PWD/build/cuda-toolkit/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+fi
 # Port 0: the system picks free ones and the log tells which.
 build/release/server/attnd --listen=127.0.0.1:0 --admin_listen=127.0.0.1:0 --log_format=json >"$OUT/server.log" 2>&1 &
 server=$!

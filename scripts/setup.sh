@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs what the build needs, by apt, on Debian 12 and Ubuntu 24.04. Does nothing, quickly, when all is there.
+# Installs what the build needs, by apt, on Debian 12 and Ubuntu 24.04. Does nothing, quickly, when all is there. On a machine with an
+# NVIDIA driver and no CUDA compiler it also brings one into the build tree (scripts/cuda_toolkit.sh).
 #
 #   scripts/setup.sh [--lint] [--fuzz] [--capture] [--bare] [--operate]
 #     (none)     compiler, CMake, libraries: enough to build and run everything
@@ -22,6 +23,7 @@ packages=(
   prometheus-cpp-dev libspdlog-dev libfmt-dev libyaml-cpp-dev libcpp-httplib-dev libcli11-dev nlohmann-json3-dev
   libgtest-dev libgmock-dev python3
 )
+if [[ -e /proc/driver/nvidia/version ]]; then packages+=(python3-venv); fi  # for scripts/cuda_toolkit.sh
 for argument in "$@"; do
   case "$argument" in
     --lint) packages+=(clang-format-14 clang-tidy-14 shellcheck codespell) ;;
@@ -71,7 +73,7 @@ mapfile -t missing < <(missing_packages "${packages[@]}")
 if ((${#missing[@]} == 0)); then
   if $operate; then operate_venv; fi
   echo "setup: all ${#packages[@]} packages are installed"
-  exit 0
+  exec scripts/cuda_toolkit.sh
 fi
 
 as_root=()
@@ -90,4 +92,5 @@ run_logged "${APT[@]}" update
 echo "setup: installing ${#missing[@]} packages: ${missing[*]}"
 run_logged "${APT[@]}" install --no-install-recommends "${missing[@]}"
 if $operate; then operate_venv; fi
+scripts/cuda_toolkit.sh
 echo "setup: done"
