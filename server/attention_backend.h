@@ -23,9 +23,11 @@ struct BackendLimits {
   kernels::DeviceLimits device;
   std::string device_name;  // "cpu", "cuda:0": the `device` label of metrics
   std::string description;  // model name
+  std::string uuid;         // GPUs only
   std::string kernel_arch;  // "avx512_bf16", "sm80"
   std::uint64_t memory_bytes = 0;
-  std::int64_t workspace_bytes = 0;  // most that one launch may ask for
+  double datasheet_bytes_per_second = 0;  // of the memory; 0: not known
+  std::int64_t workspace_bytes = 0;       // most that one launch may ask for
   int max_batches_in_flight = 2;
   std::byte* pool = nullptr;  // page pool memory; read and written by the backend's kernels only
   std::int64_t pool_bytes = 0;
@@ -54,6 +56,9 @@ class AttentionBackend {
   }
   // A small real launch of every row the device can select; called before readiness.
   virtual absl::Status SelfTest() = 0;
+  // A short measurement of the memory that holds the cache; only before the first Submit. 0: not
+  // measured.
+  virtual double MeasureReadBandwidth() { return 0; }
   // Finishes what was submitted; no Submit afterwards.
   virtual void Stop() = 0;
 };

@@ -14,6 +14,10 @@
 #include "server/attention_service.h"
 #include "server/build_info.h"
 #include "server/cpu_backend.h"
+#include "server/cuda_device.h"
+#include "server/cuda_memory_budget.h"
+#include "server/device_report.h"
+#include "server/device_selection.h"
 #include "server/grpc_listener.h"
 #include "server/health_service.h"
 #include "server/health_state.h"
@@ -29,8 +33,6 @@
 namespace attnd {
 namespace {
 
-// Each of the ceilings' measurements; they delay readiness.
-constexpr double kCeilingSeconds = 0.15;
 // Part of stop_limit that is kept for sending the last replies and closing connections.
 constexpr Milliseconds kCloseTime{1'000};
 
@@ -45,6 +47,29 @@ std::string RandomStartKey() {
 kernels::CpuTarget TargetOf(const ServerConfig& config) {
   return config.cpu_target == kernels::CpuTarget::kAuto ? kernels::BestCpuTarget()
                                                         : config.cpu_target;
+}
+
+absl::StatusOr<DeviceChoice> ChooseDevice(const ServerConfig& config, CudaFacts& cuda) {
+  // `cpu` loads no driver.
+  if (config.device != "cpu") cuda = ReadCudaFacts();
+  return ChooseDevice(config.device, config.kernel_arch, cuda,
+                      CompiledArchitectures(kernels::KernelTable()));
+}
+
+void LogDevice(const ServerConfig& config, const DeviceChoice& device, const CudaFacts& cuda) {
+  const DeviceReport report =
+      ReportDevice(device, cuda, ReadNvmlFacts(config.nvml_library, device.gpu.uuid),
+                   config.cache_bytes, FreeDeviceMemory(device.gpu.index).value_or(0));
+  Log(LogLevel::kInfo, report.Text());
+  if (!report.warning.empty()) Log(LogLevel::kWarn, report.warning);
+}
+
+// What is 0 in the configuration, from the memory that holds the cache.
+absl::StatusOr<ServerConfig> Resolve(const ServerConfig& config, const DeviceChoice& device) {
+  if (!device.cuda) return ResolveDefaults(config, ReadMachineResources());
+  const auto free_bytes = FreeDeviceMemory(device.gpu.index);
+  if (!free_bytes.ok()) return free_bytes.status();
+  return ResolveCudaDefaults(config, ReadMachineResources(), *free_bytes);
 }
 
 GaugeSnapshot Gauges(const Scheduler::Snapshot& snapshot) {
@@ -68,13 +93,15 @@ GaugeSnapshot Gauges(const Scheduler::Snapshot& snapshot) {
 
 // Built top-down by member order; destroyed in reverse, after Stop.
 struct AttndServer::Impl {
-  Impl(ServerConfig resolved, ServerHooks server_hooks)
+  Impl(ServerConfig resolved, DeviceChoice chosen, ServerHooks server_hooks)
       : config(std::move(resolved)),
+        device(std::move(chosen)),
         hooks(std::move(server_hooks)),
         clock(hooks.clock != nullptr ? *hooks.clock : steady_clock),
         build(CurrentBuild(kernels::CpuTargetName(TargetOf(config)))),
-        metrics(build, "cpu", clock) {}
+        metrics(build, device.device_name, clock) {}
 
+  absl::StatusOr<std::unique_ptr<AttentionBackend>> MakeBackend();
   absl::Status Assemble();
   absl::Status OpenPorts();
   void StartSelfTest();
@@ -86,12 +113,13 @@ struct AttndServer::Impl {
   void CloseGrpc(std::chrono::steady_clock::time_point deadline);
 
   const ServerConfig config;
+  const DeviceChoice device;
   const ServerHooks hooks;
   SteadyClock steady_clock;
   const Clock& clock;
   const BuildInfo build;
   Metrics metrics;
-  CpuBackend* cpu_backend = nullptr;  // inside `backend`, for measurements
+  AttentionBackend* real_backend = nullptr;  // inside `backend`, for measurements
   std::unique_ptr<AttentionBackend> backend;
   std::unique_ptr<Scheduler> scheduler;
   HealthState health;
@@ -111,11 +139,19 @@ struct AttndServer::Impl {
   std::once_flag stop_once;
 };
 
-absl::Status AttndServer::Impl::Assemble() {
+absl::StatusOr<std::unique_ptr<AttentionBackend>> AttndServer::Impl::MakeBackend() {
+  if (device.cuda) return MakeCudaBackend(config, device, metrics);
   auto cpu = CpuBackend::Create(config, clock, metrics);
   if (!cpu.ok()) return cpu.status();
-  cpu_backend = cpu->get();
-  backend = *std::move(cpu);
+  return std::unique_ptr<AttentionBackend>(*std::move(cpu));
+}
+
+absl::Status AttndServer::Impl::Assemble() {
+  auto made = MakeBackend();
+  if (!made.ok()) return made.status();
+  backend = *std::move(made);
+  real_backend = backend.get();
+  metrics.SetBandwidth(BandwidthKind::kDatasheet, backend->limits().datasheet_bytes_per_second);
   if (hooks.wrap_backend) backend = hooks.wrap_backend(std::move(backend));
   scheduler = std::make_unique<Scheduler>(config, RandomStartKey(), clock, *backend, metrics);
   state = std::make_unique<ServiceState>(config, clock, *scheduler, metrics);
@@ -182,9 +218,9 @@ absl::Status AttndServer::Impl::SelfTest() {
     if (auto status = hooks.before_self_test(); !status.ok()) return status;
   }
   if (config.measure_ceilings) {
-    const auto ceilings = cpu_backend->MeasureCeilings(kCeilingSeconds);
-    metrics.SetMeasuredBandwidth(ceilings.read_bytes_per_second);
-    attention_service->SetMeasuredBandwidth(ceilings.read_bytes_per_second);
+    const double bytes_per_second = real_backend->MeasureReadBandwidth();
+    metrics.SetBandwidth(BandwidthKind::kMeasured, bytes_per_second);
+    attention_service->SetMeasuredBandwidth(bytes_per_second);
   }
   return backend->SelfTest();
 }
@@ -259,10 +295,17 @@ AttndServer::~AttndServer() { Stop(); }
 absl::StatusOr<std::unique_ptr<AttndServer>> AttndServer::Start(const ServerConfig& config,
                                                                 ServerHooks hooks) {
   if (auto status = ValidateServerConfig(config); !status.ok()) return status;
-  auto resolved = ResolveDefaults(config, ReadMachineResources());
+  CudaFacts cuda;
+  auto device = ChooseDevice(config, cuda);
+  if (!device.ok()) return device.status();
+  if (!device->notice.empty()) {
+    Log(device->notice_is_error ? LogLevel::kError : LogLevel::kInfo, device->notice);
+  }
+  auto resolved = Resolve(config, *device);
   if (!resolved.ok()) return resolved.status();
-  auto impl = std::make_unique<Impl>(*std::move(resolved), std::move(hooks));
+  auto impl = std::make_unique<Impl>(*std::move(resolved), *std::move(device), std::move(hooks));
   if (auto status = impl->Assemble(); !status.ok()) return status;
+  if (impl->device.cuda) LogDevice(impl->config, impl->device, cuda);
   if (auto status = impl->OpenPorts(); !status.ok()) {
     if (impl->admin != nullptr) impl->admin->Stop();
     return status;
@@ -285,6 +328,7 @@ void AttndServer::BeginRetire() { impl_->BeginRetire(); }
 void AttndServer::Stop() {
   std::call_once(impl_->stop_once, [this] { impl_->Stop(); });
 }
+bool AttndServer::DeviceFailed() const { return GetSnapshot().device_fault; }
 Scheduler::Snapshot AttndServer::GetSnapshot() const { return impl_->scheduler->GetSnapshot(); }
 std::int64_t AttndServer::live_calls() const { return impl_->state->live_calls(); }
 std::string AttndServer::MetricsText() const { return impl_->metrics.Expose(); }

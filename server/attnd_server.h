@@ -55,6 +55,8 @@ class AttndServer {
   // Idempotent; a second caller waits for the first.
   void Stop();
 
+  // The device has failed: nothing will be computed any more, only a new process helps.
+  bool DeviceFailed() const;
   Scheduler::Snapshot GetSnapshot() const;
   // Call objects of the attention service that exist, for tests: 0 when no call is open.
   std::int64_t live_calls() const;

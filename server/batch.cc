@@ -6,6 +6,8 @@
 #include <limits>
 #include <new>
 
+#include "kernels/cuda_kernels.h"
+
 namespace attnd {
 namespace {
 
@@ -59,6 +61,11 @@ const kernels::KernelRow* FindRow(const ShapeClass& shape, const kernels::Device
   if (shape.partial) key.features |= kernels::kFeaturePartial;
   if (shape.page_tokens != 0) key.features |= kernels::kFeaturePaged;
   key.operation = shape.operation;
+  // Naive on a GPU is cuBLAS, which a machine may lack.
+  if (shape.operation == Operation::kNaive && device.kind == kernels::DeviceKind::kCuda &&
+      kernels::CudaNaiveFault() != nullptr) {
+    return nullptr;
+  }
   const kernels::KernelRow* row = kernels::FindKernel(key, device);
   if (row == nullptr && shape.operation == Operation::kDecode) {
     key.operation = Operation::kPrefill;
@@ -75,6 +82,7 @@ void Batch::Reset() {
   copies.clear();
   items.clear();
   page_tables.clear();
+  rewrites = false;
   report.kernels.clear();
   report.num_splits = 0;
   plan_options = {};

@@ -86,6 +86,9 @@ struct Batch {
   std::vector<PageCopy> copies;
   std::vector<BatchItem> items;
   std::vector<std::uint32_t> page_tables;
+  // Some item overwrites cached rows (a rollback), which an earlier batch may still read: a backend
+  // that computes again after a batch has passed finishes the earlier ones first.
+  bool rewrites = false;
   BatchReport report;
 
   // Empties the batch and keeps its capacity.

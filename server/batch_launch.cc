@@ -164,6 +164,7 @@ void Scheduler::Impl::PackStepItem(WorkItem& item, const ItemRows& rows, Batch& 
   LayerState& layer = sequence.layer(item.layer);
   if (item.kind == StepKind::kAppend && item.launched_tokens == 0) {
     // The cut of a larger epoch takes effect here; the new length when the last chunk is launched.
+    if (layer.applied.length > item.claim.position) batch.rewrites = true;
     layer.applied.length = item.claim.position;
     layer.applied.epoch = item.claim.epoch;
     PlaceStep(layer, sequence, pool, item.claim.position, item.num_tokens, item.provision,

@@ -17,6 +17,8 @@ namespace attnd {
 namespace {
 
 constexpr std::align_val_t kWorkspaceAlignment{128};
+// Each of the ceilings' measurements; they delay readiness.
+constexpr double kCeilingSeconds = 0.15;
 // A larger workspace (naive scores) is given back after its launch.
 constexpr std::int64_t kKeptWorkspaceBytes = std::int64_t{256} << 20;
 
@@ -374,8 +376,9 @@ std::byte* CpuBackend::Workspace(std::int64_t bytes) {
   return workspace_.get();
 }
 
-kernels::CpuCeilings CpuBackend::MeasureCeilings(double seconds) {
-  return kernels::MeasureCpuCeilings(limits_.device.cpu_target, executor_, seconds);
+double CpuBackend::MeasureReadBandwidth() {
+  return kernels::MeasureCpuCeilings(limits_.device.cpu_target, executor_, kCeilingSeconds)
+      .read_bytes_per_second;
 }
 
 }  // namespace attnd

@@ -38,8 +38,7 @@ class CpuBackend final : public AttentionBackend {
   absl::Status SelfTest() override;
   void Stop() override;
 
-  // A short measurement of about `seconds` each; only before the first Submit.
-  kernels::CpuCeilings MeasureCeilings(double seconds);
+  double MeasureReadBandwidth() override;
 
  private:
   struct Job {

@@ -1,8 +1,10 @@
 // attnd: flags -> configuration -> server -> signals -> exit code.
 //
 // 0: stopped on request. 1: could not serve, or a second signal. 2: bad flags or configuration.
+// 3: the device has failed; a new process may find it well again.
 #include <fcntl.h>
 #include <malloc.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -20,7 +22,8 @@
 
 namespace {
 
-constexpr int kExitCannotServe = 1, kExitBadConfig = 2;
+constexpr int kExitCannotServe = 1, kExitBadConfig = 2, kExitDeviceFault = 3;
+constexpr int kFaultPollMilliseconds = 250;
 
 // Replies and staging buffers of many MiB come and go with every request. glibc would map, fault
 // and unmap each of them above 32 MiB (0.7 GB/s instead of 2.4) and give memory back to the system
@@ -62,7 +65,12 @@ int CatchStopSignals() {
   return ends[0];
 }
 
-int AwaitStopSignal(int pipe) {
+// The signal, or 0 where the device failed first.
+int AwaitStop(int pipe, const attnd::AttndServer& server) {
+  pollfd ready{pipe, POLLIN, 0};
+  while (poll(&ready, 1, kFaultPollMilliseconds) <= 0) {
+    if (server.DeviceFailed()) return 0;
+  }
   char byte = 0;
   while (read(pipe, &byte, 1) < 0 && errno == EINTR) {
   }
@@ -86,11 +94,16 @@ int Serve(const attnd::ServerConfig& config, int stop_pipe) {
     return kExitCannotServe;
   }
   if (!(*server)->WaitUntilReady().ok()) return kExitCannotServe;
-  attnd::Log(attnd::LogLevel::kInfo, "signal received", {{"signal", AwaitStopSignal(stop_pipe)}});
+  const int signal = AwaitStop(stop_pipe, **server);
+  if (signal != 0) {
+    attnd::Log(attnd::LogLevel::kInfo, "signal received", {{"signal", signal}});
+  } else {
+    attnd::Log(attnd::LogLevel::kError, "the device has failed: stopping, exit code 3");
+  }
   // Twice the part that Stop keeps for closing connections.
   ExitAfter(config.stop_limit + attnd::Milliseconds(2'000));
   (*server)->Stop();
-  return 0;
+  return signal != 0 ? 0 : kExitDeviceFault;
 }
 
 }  // namespace

@@ -54,6 +54,7 @@ constexpr const char* kRejectNames[] = {"queue_full", "cache_full", "quota",    
                                         "deadline",   "draining",   "not_ready", "message_size"};
 constexpr const char* kPathNames[] = {"in_band", "shared_memory"};
 constexpr const char* kDirectionNames[] = {"in", "out"};
+constexpr const char* kBandwidthKindNames[] = {"measured", "datasheet"};
 constexpr const char* kSequenceEndNames[] = {"deleted", "expired", "evicted"};
 
 constexpr int kNumMethods = std::size(kMethodNames);
@@ -175,8 +176,8 @@ struct Metrics::Impl final : prometheus::Collectable {
   enum DeviceCounter : int { kLaunches, kExactReruns, kDeviceFaults, kNumDeviceCounters };
   StripedCounters device_counters{kNumDeviceCounters};
   KernelSeriesList kernels;
-  std::atomic<double> last_completion_unix_seconds{0};  // 0: none yet
-  std::atomic<double> measured_bandwidth{0};            // 0: not measured
+  std::atomic<double> last_completion_unix_seconds{0};                          // 0: none yet
+  std::array<std::atomic<double>, std::size(kBandwidthKindNames)> bandwidth{};  // 0: not known
 
   StripedCounters sequences_ended{std::size(kSequenceEndNames)};
   std::atomic<std::uint64_t> dropped_samples{0};
@@ -252,10 +253,10 @@ void Metrics::RecordDeviceFault() {
   impl_->Check(impl_->device_counters.Add(Impl::kDeviceFaults, 1));
 }
 
-void Metrics::SetMeasuredBandwidth(double read_bytes_per_second) {
-  const bool valid = std::isfinite(read_bytes_per_second) && read_bytes_per_second >= 0;
+void Metrics::SetBandwidth(BandwidthKind kind, double bytes_per_second) {
+  const bool valid = std::isfinite(bytes_per_second) && bytes_per_second >= 0;
   impl_->Check(valid);
-  if (valid) impl_->measured_bandwidth.store(read_bytes_per_second, std::memory_order_relaxed);
+  if (valid) impl_->bandwidth[static_cast<std::size_t>(kind)] = bytes_per_second;
 }
 
 void Metrics::SetGaugeSource(std::function<GaugeSnapshot()> source) {
@@ -362,10 +363,9 @@ void Metrics::Impl::CollectKernels(Scrape& scrape) const {
   if (completion > 0) {
     scrape.Value(MetricId::kLastKernelCompletion, {{"device", device}}, completion);
   }
-  const double bandwidth = measured_bandwidth.load(std::memory_order_relaxed);
-  if (bandwidth > 0) {
-    scrape.Value(MetricId::kDeviceHbmBandwidth, {{"device", device}, {"kind", "measured"}},
-                 bandwidth);
+  for (std::size_t kind = 0; kind < bandwidth.size(); ++kind) {
+    const Labels labels = {{"device", device}, {"kind", kBandwidthKindNames[kind]}};
+    if (bandwidth[kind] > 0) scrape.Value(MetricId::kDeviceHbmBandwidth, labels, bandwidth[kind]);
   }
 }
 

@@ -57,6 +57,7 @@ enum class RejectReason : std::uint8_t {
 };
 enum class TransportPath : std::uint8_t { kInBand, kSharedMemory };
 enum class Direction : std::uint8_t { kIn, kOut };
+enum class BandwidthKind : std::uint8_t { kMeasured, kDatasheet };
 enum class SequenceEnd : std::uint8_t { kDeleted, kExpired, kEvicted };
 
 struct LaunchRecord {
@@ -99,7 +100,7 @@ class Metrics {
   void AddTransportBytes(TransportPath path, Direction direction, std::int64_t bytes);
   void RecordSequenceEnd(SequenceEnd end);
   void RecordDeviceFault();
-  void SetMeasuredBandwidth(double read_bytes_per_second);
+  void SetBandwidth(BandwidthKind kind, double bytes_per_second);  // 0: not known
 
   // Called at each scrape, off the hot path, one call at a time. May be replaced; an empty function
   // reports zeros. Once this returns the former source is neither running nor called again.

@@ -25,7 +25,9 @@ struct ServerConfig {
   bool trust_tenant_header = false;   // take the tenant from the attnd-tenant header
 
   // Device and kernels.
-  std::string device = "auto";  // auto, cpu
+  std::string device = "auto";       // auto, cpu, cuda:N
+  std::string kernel_arch = "auto";  // auto, sm75, sm80, sm90: rows that a GPU runs
+  std::string nvml_library = "libnvidia-ml.so.1";
   kernels::CpuTarget cpu_target = kernels::CpuTarget::kAuto;
   int threads = 0;  // kernel threads; 0: the cores this process may use
   bool batch_invariant = false;
@@ -33,9 +35,10 @@ struct ServerConfig {
   bool measure_ceilings = true;  // short bandwidth test at start
 
   // Cache.
-  std::int64_t cache_bytes = 0;  // page pool; 0: a quarter of the memory, at most 4 GiB
-  std::int64_t workspace_bytes =
-      0;                // most working memory of one launch; 0: a quarter of the memory
+  // Page pool; 0: a quarter of the memory, at most 4 GiB; on a GPU what it has free.
+  std::int64_t cache_bytes = 0;
+  // Most working memory of one launch; 0: a quarter of the memory, a sixteenth of a GPU's.
+  std::int64_t workspace_bytes = 0;
   int page_tokens = 0;  // tokens a page; 0: 16 to 64 by shape
   std::int64_t max_tokens =
       1'048'576;  // per layer; the advertised limit is at most what the pool holds

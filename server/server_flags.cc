@@ -3,6 +3,7 @@
 #include <limits>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
@@ -71,7 +72,14 @@ const ServerFlag kFlags[] = {
     Switch("trust_tenant_header", kAddresses, &Config::trust_tenant_header,
            "Take the tenant from the attnd-tenant header; only where every client may be trusted."),
 
-    Text("device", kDevice, &Config::device, "auto|cpu", "Device that runs the kernels."),
+    Text("device", kDevice, &Config::device, "auto|cpu|cuda:N",
+         "Device that runs the kernels: auto takes the first GPU that can, else the CPU; cuda:N "
+         "insists on a GPU."),
+    Text("kernel_arch", kDevice, &Config::kernel_arch, "auto|sm75|sm80|sm90",
+         "Newest kernels that a GPU runs; auto takes the newest that are written for it or for an "
+         "older one."),
+    Text("nvml_library", kDevice, &Config::nvml_library, "",
+         "NVIDIA's management library, which tells clocks, power limit and ECC for the log."),
     {"cpu_target", kDevice, &Config::cpu_target, Unit::kNone, 0, 0,
      "auto|scalar|avx2|avx512|avx512_bf16",
      "SIMD instructions of the CPU kernels; auto takes the best that this machine has."},
@@ -87,10 +95,12 @@ const ServerFlag kFlags[] = {
            "Measure memory bandwidth at start, a short run, for metrics and GetServerInfo."),
 
     Bytes("cache_bytes", kCache, &Config::cache_bytes, 0, 64 * kTiB,
-          "Memory of the KV cache; 0: a quarter of the memory this process may use, at most 4GiB."),
+          "Memory of the KV cache; 0: a quarter of the memory this process may use, at most 4GiB; "
+          "on a GPU all that it has free."),
     Bytes("workspace_bytes", kCache, &Config::workspace_bytes, 0, 64 * kTiB,
           "Most working memory of one launch; a request that needs more is refused. 0: a quarter "
-          "of the memory this process may use."),
+          "of the memory this process may use; on a GPU a sixteenth of what it has free, at most "
+          "2GiB."),
     Count("page_tokens", kCache, &Config::page_tokens, 0, 256,
           "Tokens in a cache page, a power of two; 0: 16 to 64 by shape."),
     Count("max_tokens", kCache, &Config::max_tokens, 1, kMaxInt,
@@ -194,6 +204,13 @@ RangedValue ValueOf(const ServerFlag& flag, const Config& config) {
 bool IsChoice(const ServerFlag& flag, const std::string& text) {
   for (const absl::string_view choice : absl::StrSplit(flag.choices, '|')) {
     if (choice == text) return true;
+    // "cuda:N" stands for any number behind the colon.
+    if (!absl::EndsWith(choice, ":N") || text.size() < choice.size()) continue;
+    const absl::string_view number = absl::string_view(text).substr(choice.size() - 1);
+    if (absl::StartsWith(text, choice.substr(0, choice.size() - 1)) && number.size() <= 3 &&
+        number.find_first_not_of("0123456789") == absl::string_view::npos) {
+      return true;
+    }
   }
   return false;
 }

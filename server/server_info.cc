@@ -53,6 +53,8 @@ v1::Device ToProto(const BackendLimits& limits) {
   device.set_backend(limits.device.kind == kernels::DeviceKind::kCpu ? "cpu" : "cuda");
   device.set_kernel_arch(limits.kernel_arch);
   device.set_memory_bytes(limits.memory_bytes);
+  device.set_uuid(limits.uuid);
+  device.set_datasheet_bytes_per_second(limits.datasheet_bytes_per_second);
   return device;
 }
 

@@ -321,6 +321,15 @@ TEST(ProcessCasesTest, WrongConfigurationExitsWithTwoAndNamesIt) {
   }
 }
 
+// No machine has that many GPUs: whatever this build and this machine hold, the start fails, and is
+// never quietly moved to the CPU.
+TEST(ProcessCasesTest, AGpuThatIsNotThereIsRefused) {
+  const ProgramResult result =
+      RunProgram(kAttnd, "--listen=127.0.0.1:0 --admin_listen=127.0.0.1:0 --device=cuda:999");
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.errors, HasSubstr("--device: got 'cuda:999'"));
+}
+
 TEST(ProcessCasesTest, HelpAndVersionGoToStandardOutput) {
   for (const auto& [flag, text] :
        {std::pair("--help", "--max_unary_in_flight"), std::pair("--version", "attnd")}) {

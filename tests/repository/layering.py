@@ -38,11 +38,14 @@ STATIONS = [
     ("scheduling", ["scheduler", "scheduler_impl", "request_admission", "batch_launch", "completion", "outbox", "ready_queue",
                     "sequence_operations", "work_item"]),
     ("policy", ["batch_policy", "admission", "sequence_store", "sequence_leases", "sequence_pages", "sequence_shape", "sequence_state"]),
-    ("backend", ["cpu_backend", "cpu_staging", "cpu_self_test"]),
+    ("backend", ["cpu_backend", "cpu_staging", "cpu_self_test",
+                 "cuda_device", "no_cuda_device", "cuda_backend", "cuda_self_test", "cuda_flight", "cuda_staging", "cuda_layout",
+                 "cuda_memory"]),
     ("backend interface", ["attention_backend"]),
     ("memory", ["page_pool", "batch"]),
     ("values", ["attention_request", "sequence_types", "error_status", "health_state", "clock", "mutex", "logging",
                 "build_info", "metrics", "metric_families", "kernel_series", "striped_counter", "striped_histogram",
+                "device_selection", "device_report", "nvml_library", "cuda_memory_budget",
                 "server_config", "server_flags", "config_file", "config_help", "flag_value", "machine_resources", "listen_address", "listening_sockets", "bind_failure"]),
 ]
 

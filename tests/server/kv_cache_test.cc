@@ -1,4 +1,4 @@
-// Numbers through scheduler, cache and CPU backend: what steps see is what was appended, for every
+// Numbers through scheduler, cache and backend: what steps see is what was appended, for every
 // way of getting there. Debug and sanitizer builds fill freed pages with NaN, so a stale read
 // shows.
 #include <gtest/gtest.h>
@@ -12,11 +12,11 @@
 #include <thread>
 
 #include "kernels/reference/attention_reference.h"
-#include "server/cpu_backend.h"
 #include "server/error_status.h"
 #include "server/scheduler.h"
 #include "tests/support/engine_requests.h"
 #include "tests/support/random_tensors.h"
+#include "tests/support/test_device.h"
 
 namespace attnd {
 namespace {
@@ -95,9 +95,9 @@ void ExpectRows(const AttentionResult& result, const std::vector<double>& expect
   for (std::size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], expected[i], kTolerance) << i;
 }
 
-class KvCacheTest : public testing::Test {
+class KvCacheTest : public ::testing::Test {
  protected:
-  KvCacheTest() : metrics_(BuildInfo{}, "cpu", clock_) {
+  KvCacheTest() : metrics_(BuildInfo{}, testing::TestDevice(), clock_) {
     config_.threads = 2;
     config_.cache_bytes = std::int64_t{16} << 20;
     config_.workspace_bytes = std::int64_t{64} << 20;
@@ -109,7 +109,7 @@ class KvCacheTest : public testing::Test {
 
   Scheduler& scheduler() {
     if (!scheduler_) {
-      backend_ = *CpuBackend::Create(config_, clock_, metrics_);
+      backend_ = testing::MakeTestBackend(config_, clock_, metrics_);
       scheduler_ = std::make_unique<Scheduler>(config_, "key1", clock_, *backend_, metrics_);
     }
     return *scheduler_;
@@ -164,7 +164,7 @@ class KvCacheTest : public testing::Test {
   SteadyClock clock_;
   ServerConfig config_;
   Metrics metrics_;
-  std::unique_ptr<CpuBackend> backend_;
+  std::unique_ptr<AttentionBackend> backend_;
   std::unique_ptr<Scheduler> scheduler_;
 };
 

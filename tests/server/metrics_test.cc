@@ -70,7 +70,7 @@ class MetricsTest : public ::testing::Test {
     metrics_.AddTransportBytes(TransportPath::kInBand, Direction::kIn, 4096);
     metrics_.RecordSequenceEnd(SequenceEnd::kExpired);
     metrics_.RecordDeviceFault();
-    metrics_.SetMeasuredBandwidth(20e9);
+    metrics_.SetBandwidth(BandwidthKind::kMeasured, 20e9);
     metrics_.SetGaugeSource([] {
       GaugeSnapshot gauges;
       gauges.queue_requests = 4;
@@ -223,8 +223,8 @@ TEST_F(MetricsTest, DropsAndCountsBadIncrements) {
   EXPECT_EQ(Dropped(), 1);
   metrics_.RecordBatch(-1, -1, -1, BatchClosed::kShape);
   EXPECT_EQ(Dropped(), 4);
-  metrics_.SetMeasuredBandwidth(std::nan(""));
-  metrics_.SetMeasuredBandwidth(-5);
+  metrics_.SetBandwidth(BandwidthKind::kMeasured, std::nan(""));
+  metrics_.SetBandwidth(BandwidthKind::kMeasured, -5);
   EXPECT_EQ(Dropped(), 6);
   const Exposition page = Scrape();
   EXPECT_EQ(page.Sum("attnd_transport_bytes_total"), 10);

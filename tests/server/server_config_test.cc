@@ -10,6 +10,7 @@
 #include <variant>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/build_info.h"
@@ -139,6 +140,18 @@ TEST(ServerConfigTest, NamesFlagGotAndNeedOfABadValue) {
   EXPECT_EQ(ErrorOf({"--batch_invariant=maybe"}),
             "--batch_invariant: got 'maybe', need true or false");
   EXPECT_THAT(ErrorOf({"--cpu_target=mmx"}), HasSubstr("need one of auto, scalar"));
+}
+
+TEST(ServerConfigTest, DevicesAreNamedByKindAndNumber) {
+  for (const char* device : {"auto", "cpu", "cuda:0", "cuda:12"}) {
+    EXPECT_TRUE(Parse({absl::StrCat("--device=", device)}).ok()) << device;
+  }
+  for (const char* device : {"cuda", "cuda:", "cuda:x", "cuda:1x", "cuda:-1", "cuda:1000", "gpu"}) {
+    EXPECT_EQ(ErrorOf({absl::StrCat("--device=", device)}),
+              absl::StrCat("--device: got '", device, "', need one of auto, cpu, cuda:N"));
+  }
+  EXPECT_EQ(ErrorOf({"--kernel_arch=sm70"}),
+            "--kernel_arch: got 'sm70', need one of auto, sm75, sm80, sm90");
 }
 
 // A field that is out of range in code must not pass either.

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "attnd/v1/rpc_status.pb.h"
+#include "tests/support/test_device.h"
 
 namespace attnd::testing {
 namespace {
@@ -32,6 +33,7 @@ ServerConfig SmallConfig() {
   ServerConfig config;
   config.listen = "127.0.0.1:0";
   config.admin_listen = "127.0.0.1:0";
+  config.device = TestDevice();
   config.threads = 1;
   config.cache_bytes = std::int64_t{64} << 20;
   config.workspace_bytes = std::int64_t{64} << 20;

@@ -14,8 +14,8 @@
 
 namespace attnd::testing {
 
-// Free ports, one kernel thread (ThreadSanitizer does not see how oneTBB's threads synchronise), 64
-// MiB of cache, no bandwidth measurement, no lame duck period.
+// Free ports, TestDevice(), one kernel thread (ThreadSanitizer does not see how oneTBB's threads
+// synchronise), 64 MiB of cache, no bandwidth measurement, no lame duck period.
 ServerConfig SmallConfig();
 
 struct LocalServer {

@@ -18,6 +18,7 @@ ServerProcess::ServerProcess(const std::string& binary, const std::vector<std::s
   std::vector<std::string> arguments = {binary,
                                         "--listen=127.0.0.1:0",
                                         "--admin_listen=127.0.0.1:0",
+                                        "--device=cpu",
                                         "--threads=1",
                                         "--cache_bytes=64MiB",
                                         "--workspace_bytes=64MiB",
