@@ -41,6 +41,9 @@ RunResult Runner::Run() {
     ReportProgress(now);
     time_->WaitUntil(lock, changed_, NextWake(now));
   }
+  // This thread may have slept past the end: what fell due before it is still owed.
+  const bool cut_short = result_.interrupted || result_.gave_up;
+  if (options_.arrivals != nullptr && !cut_short) StartDue(lock);
   issuing_ = false;
   Drain(lock);
   const TimePoint window_end = std::max(measure_from_, std::min(time_->Now(), end_));
@@ -113,11 +116,14 @@ void Runner::StartSlot(std::unique_lock<std::mutex>& lock, int slot, TimePoint i
   } else {
     ++result_.warmup_sent;
   }
+  ++starting_;
   lock.unlock();
   workload_.Start(slot, options_.timeout, [this, slot, intended, started](OperationResult result) {
     OnDone(slot, intended, started, std::move(result));
   });
   lock.lock();
+  --starting_;
+  if (!issuing_) changed_.notify_one();
 }
 
 void Runner::Count(TimePoint intended, TimePoint started, TimePoint ended,
@@ -192,7 +198,9 @@ void Runner::Drain(std::unique_lock<std::mutex>& lock) {
   const TimePoint cancel_at =
       time_->Now() + (cut_short ? options_.grace : options_.timeout + options_.grace);
   bool cancelled = false;
-  while (ended_ < issued_) {
+  // The last operation may end before the thread that started it is back from Start: that thread
+  // still needs this object.
+  while (ended_ < issued_ || starting_ > 0) {
     if (!cancelled && time_->Now() >= cancel_at) {
       cancelled = true;
       lock.unlock();

@@ -47,7 +47,7 @@ class Runner {
  public:
   Runner(RunOptions options, Workload& workload, std::shared_ptr<client::TimeSource> time);
 
-  // Blocks until everything sent has ended.
+  // Blocks until everything sent has ended and every thread of the workload has left the run.
   RunResult Run();
 
  private:
@@ -84,6 +84,7 @@ class Runner {
       resting_;
   std::vector<int> failures_in_a_row_;
   std::int64_t issued_ = 0, ended_ = 0, failures_since_ok_ = 0;
+  int starting_ = 0;  // threads inside Workload::Start
   bool issuing_ = false;
 };
 

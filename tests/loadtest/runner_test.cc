@@ -1,12 +1,17 @@
-// The runner on simulated time against a simulated server: no thread, no sleep, the same every
-// time.
+// The runner on simulated time against a simulated server: no sleep, the same every time. Threads
+// only where the test is about them.
 #include "loadtest/runner.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
+#include <condition_variable>
 #include <functional>
+#include <future>
 #include <memory>
+#include <mutex>
+#include <thread>
 #include <utility>
 
 #include "tests/support/simulated_time.h"
@@ -109,6 +114,30 @@ TEST_F(RunnerTest, DueRequestsBeyondTheInFlightLimitAreCountedAsSkipped) {
   const RunResult result = Run(options);
   EXPECT_EQ(result.sent + result.skipped, 1000);
   EXPECT_NEAR(static_cast<double>(result.skipped), 180, 5);
+}
+
+// The machine is busy: the run's own thread sleeps from 0.75 s past the end of the run.
+TEST_F(RunnerTest, RequestsThatFellDueBeforeTheEndAreSentAfterALongSleep) {
+  const auto arrivals = ConstantArrivals(10);
+  RunOptions options;
+  options.slots = 8;
+  options.arrivals = arrivals.get();
+  options.duration = seconds(1);
+  const std::int64_t planned = Run(options).sent;
+  const auto again = ConstantArrivals(10);
+  options.arrivals = again.get();
+  const TimePoint start = time_->Now();
+  options.on_progress = [&](const Progress&) {
+    if (time_->Now() < start + milliseconds(750)) return;
+    std::mutex mutex;
+    std::condition_variable never_notified;
+    std::unique_lock<std::mutex> lock(mutex);
+    time_->WaitUntil(lock, never_notified, start + milliseconds(1050));
+  };
+  const RunResult result = Run(options);
+  EXPECT_GE(time_->Now(), start + milliseconds(1050));
+  EXPECT_EQ(result.sent, planned);
+  EXPECT_GT(Milliseconds(result.schedule_lag.max()), 50) << "and shown as late";
 }
 
 TEST_F(RunnerTest, AClosedLoopSendsWhatItsWorkersCan) {
@@ -229,6 +258,45 @@ TEST_F(RunnerTest, ProgressReachesTheEnd) {
   EXPECT_TRUE(std::is_sorted(progress.begin(), progress.end()));
   EXPECT_GT(progress.back(), 0.8);
   EXPECT_LE(progress.back(), 1.0);
+}
+
+// Operations end on threads of their own; the second one ends while the thread that started it,
+// which is not the run's, is still inside Start.
+class SlowStarts final : public Workload {
+ public:
+  absl::Status Prepare(int) override { return absl::OkStatus(); }
+  void Start(int, std::chrono::nanoseconds, Done done) override {
+    if (starts_.fetch_add(1) == 0) {
+      first_ = std::thread([done = std::move(done)]() mutable { done({}); });
+      return;
+    }
+    std::thread([done = std::move(done)]() mutable { done({}); }).join();
+    left_run_first =
+        run_ended.get_future().wait_for(milliseconds(300)) == std::future_status::ready;
+  }
+  void Cancel() override {}
+  void SetExecution(const v1::ExecutionOptions&) override {}
+  void Join() { first_.join(); }
+
+  std::promise<void> run_ended;
+  bool left_run_first = false;
+
+ private:
+  std::atomic<int> starts_{0};
+  std::thread first_;
+};
+
+// Whoever owns the run destroys it next: a thread that comes back later locks a dead mutex.
+TEST(RunnerThreadsTest, ARunEndsAfterTheLastStartHasReturned) {
+  SlowStarts workload;
+  RunOptions options;
+  options.max_requests = 2;
+  Runner runner(options, workload, client::SystemTime());
+  const RunResult result = runner.Run();
+  workload.run_ended.set_value();
+  workload.Join();
+  EXPECT_EQ(result.ok, 2);
+  EXPECT_FALSE(workload.left_run_first);
 }
 
 }  // namespace
