@@ -114,7 +114,10 @@ v1::AttendRequest AttendRequestOf(std::int64_t query_tokens, std::int64_t kv_tok
 
 std::vector<float> FloatsOf(const v1::Tensor& tensor) {
   std::vector<float> values(tensor.data().size() / sizeof(float));
-  std::memcpy(values.data(), tensor.data().data(), values.size() * sizeof(float));
+  // memcpy may not be given the null address of an empty vector.
+  if (!values.empty()) {
+    std::memcpy(values.data(), tensor.data().data(), values.size() * sizeof(float));
+  }
   return values;
 }
 
