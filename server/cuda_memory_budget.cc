@@ -1,6 +1,8 @@
 #include "server/cuda_memory_budget.h"
 
 #include <algorithm>
+#include <limits>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -38,7 +40,6 @@ std::int64_t ArenaBytes(const ServerConfig& config) {
 absl::StatusOr<ServerConfig> ResolveCudaDefaults(ServerConfig config,
                                                  const MachineResources& machine,
                                                  std::int64_t free_bytes) {
-  if (config.threads == 0) config.threads = machine.cores;
   if (config.workspace_bytes == 0) {
     config.workspace_bytes = std::clamp(free_bytes / kWorkspaceShare / kSlabBytes * kSlabBytes,
                                         kSlabBytes, kMostWorkspace);
@@ -54,7 +55,10 @@ absl::StatusOr<ServerConfig> ResolveCudaDefaults(ServerConfig config,
   const std::int64_t room = (free_bytes - spare - arenas) / kSlabBytes * kSlabBytes;
   if (config.cache_bytes == 0) config.cache_bytes = room;
   if (config.cache_bytes > room) return DoesNotFit("cache_bytes", config.cache_bytes, room);
-  return config;
+  // Everything else follows the host, whose memory does not bound the GPU's.
+  MachineResources host = machine;
+  host.memory_bytes = std::numeric_limits<std::int64_t>::max();
+  return ResolveDefaults(std::move(config), host);
 }
 
 }  // namespace attnd

@@ -10,8 +10,8 @@
 
 namespace attnd {
 
-// Fills threads, cache_bytes and workspace_bytes where they are 0, from what the GPU has free. An
-// error names the flag whose value does not fit.
+// ResolveDefaults, with cache_bytes and workspace_bytes from what the GPU has free. An error names
+// the flag whose value does not fit.
 absl::StatusOr<ServerConfig> ResolveCudaDefaults(ServerConfig config,
                                                  const MachineResources& machine,
                                                  std::int64_t free_bytes);

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "server/server_flags.h"
+
 namespace attnd {
 namespace {
 
@@ -37,6 +39,23 @@ TEST(CudaMemoryBudgetTest, AnArenaHoldsTheLargestMessageItsAnswerAndTheWorkspace
   const auto resolved = ResolveCudaDefaults(config, kMachine, 15 * kGiB);
   ASSERT_TRUE(resolved.ok());
   EXPECT_GE(ArenaBytes(*resolved), resolved->workspace_bytes + 3 * config.max_message_bytes);
+}
+
+// A field that only one of the two resolved would stay 0: a server without connections, say.
+TEST(CudaMemoryBudgetTest, EverythingButMemoryIsResolvedAsOnTheCpu) {
+  const auto gpu = ResolveCudaDefaults({}, kMachine, 15 * kGiB);
+  const auto cpu = ResolveDefaults({}, kMachine);
+  ASSERT_TRUE(gpu.ok() && cpu.ok());
+  int compared = 0;
+  for (const ServerFlag& flag : ServerFlags()) {
+    if (flag.name == std::string("cache_bytes") || flag.name == std::string("workspace_bytes")) {
+      continue;
+    }
+    EXPECT_EQ(ServerFlagText(flag, *gpu), ServerFlagText(flag, *cpu)) << flag.name;
+    ++compared;
+  }
+  EXPECT_GT(compared, 20);
+  EXPECT_GT(gpu->max_connections, 0);
 }
 
 TEST(CudaMemoryBudgetTest, ExplicitValuesAreKept) {
