@@ -7,7 +7,7 @@ and ends it with
     <!-- end table -->
 What stands between them is generated. FILE is a name in docs/benchmarks/data; key=value pairs pick its lines
 (causal=true and head_dim=64 look into the shape). columns=a,b,c picks the columns. FILE.json is a report of
-`attnload run --json` and has one line. With --check nothing is written: exit code 1 and a list where a page is
+`attnload run --json` and has one line, or of `attnload compare --json` and has one a scenario. With --check nothing is written: exit code 1 and a list where a page is
 not what its data gives.
 """
 
@@ -65,8 +65,24 @@ def mib(value):
     return "-" if value is None else f"{value / 2**20:.1f}"
 
 
+def service_ratio(interval):
+    return f"{interval['median']:.2f}x [{interval['low_95']:.2f}, {interval['high_95']:.2f}]"
+
+
 # name -> (heading, text of a line)
 COLUMNS = {
+    # Of `attnload compare`: service and kernels apart.
+    "scenario": ("scenario", lambda line: line["name"]),
+    "fused_rate": ("fused, tokens/s", lambda line: f"{line['fused']['tokens_per_second']:,.0f}"),
+    "naive_rate": ("naive, tokens/s", lambda line: f"{line['naive']['tokens_per_second']:,.0f}"),
+    "service_over_naive": ("service over naive", lambda line: service_ratio(line["fused_over_naive_interval"])),
+    "fused_kernel": ("fused kernels p50 us", lambda line: microseconds(line["fused"]["kernel_p50_us"])),
+    "naive_kernel": ("naive kernels p50 us", lambda line: microseconds(line["naive"]["kernel_p50_us"])),
+    "kernel_over_naive": ("kernels over naive",
+                          lambda line: times(line["naive"]["kernel_p50_us"] / line["fused"]["kernel_p50_us"])),
+    "fused_p50": ("fused p50 us", lambda line: microseconds(line["fused"]["p50_us"])),
+    "batching": ("batching on over off", lambda line: times(line["batching_on_over_off"])),
+    # Of attnbench and `attnload run`.
     "shape": ("shape", shape_text),
     "dtype": ("type", lambda line: line["dtype"]),
     "kernel": ("kernel", lambda line: f"`{line['kernel']}`"),
@@ -94,8 +110,11 @@ COLUMNS = {
 
 
 def read_report(path):
-    """A report of `attnload run` as the run's own line and one result line."""
+    """A report of `attnload run` or `compare` as the run's own line and its result lines."""
     report = json.loads(path.read_text(encoding="utf-8"))
+    if "scenarios" in report:
+        return ({"commit": report["server"]["commit"], "command": report["command"], "date": report["date"],
+                 "device": report["server"]["devices"][0]["name"]}, report["scenarios"])
     run = report["run"]
     result, floor = run["result"], run["floor"]["latency"]
     head = {"commit": report["server"]["commit"], "command": report["command"], "date": report["date"],

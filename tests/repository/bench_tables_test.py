@@ -70,6 +70,28 @@ class BenchTablesTest(unittest.TestCase):
             bench_tables.table("bare.jsonl op=prefill")
 
 
+class ComparisonTableTest(unittest.TestCase):
+    def test_service_and_kernels_stand_apart(self):
+        side = {"tokens_per_second": 1234.4, "kernel_p50_us": 50.0, "p50_us": 900.0}
+        report = {
+            "server": {"commit": "abc", "devices": [{"name": "a GPU"}]}, "command": "attnload compare", "date": "2026-01-02T03:04:05Z",
+            "scenarios": [{"name": "decode", "shape": {}, "fused": side, "naive": side | {"kernel_p50_us": 150.0},
+                           "floor_p50_us": 800.0, "batching_on_over_off": None,
+                           "fused_over_naive_interval": {"median": 1.5, "low_95": 1.25, "high_95": 1.75}}],
+        }
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        pages = pathlib.Path(folder.name)
+        (pages / "data").mkdir()
+        (pages / "data" / "run.json").write_text(json.dumps(report), encoding="utf-8")
+        self.addCleanup(setattr, bench_tables, "PAGES", bench_tables.PAGES)
+        bench_tables.PAGES = pages
+        text = bench_tables.table(
+            "run.json columns=scenario,fused_rate,service_over_naive,kernel_over_naive,fused_p50,floor_p50,batching")
+        self.assertIn("| decode | 1,234 | 1.50x [1.25, 1.75] | 3.00x | 900.0 | 800.0 | - |", text)
+        self.assertIn("a GPU, 2026-01-02, commit abc: `attnload compare`.", text)
+
+
 class CommittedPagesTest(unittest.TestCase):
     def test_pages_show_their_data(self):
         for page in sorted(bench_tables.PAGES.glob("*.md")):
