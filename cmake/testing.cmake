@@ -1,4 +1,4 @@
-# attnd_test(<name> SOURCES <files> [LIBRARIES <targets>] [LABELS <labels>] [TIMEOUT <seconds>] [ONLY_ON_GPU])
+# attnd_test(<name> SOURCES <files> [LIBRARIES <targets>] [LABELS <labels>] [TIMEOUT <seconds>] [PREFIX <of the test names>] [ONLY_ON_GPU])
 # One GoogleTest executable; each TEST is one CTest entry. Labels: pure, component, kernel, e2e, concurrency, parse, slow, gpu, alone.
 # Tests labelled `alone` measure wall time and run by themselves. Sanitizer builds are slower, so their timeouts are five times longer.
 #
@@ -26,7 +26,7 @@ function(attnd_label_tests name labels)
 endfunction()
 
 function(attnd_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "ONLY_ON_GPU" "TIMEOUT" "SOURCES;LIBRARIES;LABELS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "ONLY_ON_GPU" "TIMEOUT;PREFIX" "SOURCES;LIBRARIES;LABELS")
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE attnd_options ${arg_LIBRARIES} GTest::gtest GTest::gmock GTest::gtest_main)
   # The tests' own code needs no more optimisation, and compiles in two thirds of the time.
@@ -46,7 +46,7 @@ function(attnd_test name)
   if("alone" IN_LIST arg_LABELS)
     list(APPEND properties RUN_SERIAL ON)
   endif()
-  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60 PROPERTIES ${properties})
+  gtest_discover_tests(${name} TEST_PREFIX "${arg_PREFIX}" DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60 PROPERTIES ${properties})
   attnd_label_tests(${name} "${arg_LABELS}")
 endfunction()
 

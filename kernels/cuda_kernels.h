@@ -55,8 +55,8 @@ LaunchStatus PrepareCudaRow(const KernelRow& row);
 const char* CudaNaiveFault();
 
 // `params.sequences` is host memory, everything that it points to is device memory. `limits`
-// names the multiprocessors in num_threads. A call that the row does not serve gives a plan whose
-// row is null.
+// names the multiprocessors in num_threads. A call that the row does not serve, or with more than
+// 65535 query heads (a grid dimension), gives a plan whose row is null.
 CudaPlan PlanCudaAttention(const KernelRow& row, const AttentionParams& params,
                            const DeviceLimits& limits, const PlanOptions& options);
 
@@ -89,5 +89,14 @@ LaunchStatus LaunchCudaRotateQueries(void* q, DataType type, std::int32_t num_to
 
 // As MergeStates; all pointers, the arrays of pointers too, are device memory.
 LaunchStatus LaunchCudaMergeStates(const MergeParams& params, CudaStream stream);
+
+// Measured ceilings of the current device, each a short run (about `seconds`); 0: not measured.
+struct CudaCeilings {
+  double read_bytes_per_second = 0;  // device memory, a buffer far beyond the L2
+  // FP16 with FP32 sums: Turing's instruction, and Ampere's (0 before it).
+  double m16n8k8_flops_per_second = 0;
+  double m16n8k16_flops_per_second = 0;
+};
+CudaCeilings MeasureCudaCeilings(double seconds);
 
 }  // namespace attnd::kernels

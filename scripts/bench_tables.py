@@ -6,12 +6,13 @@ A page marks a table with a line
 and ends it with
     <!-- end table -->
 What stands between them is generated. FILE is a name in docs/benchmarks/data; key=value pairs pick its lines
-(causal=true and head_dim=64 look into the shape). columns=a,b,c picks the columns. FILE.json is a report of
-`attnload run --json` and has one line, or of `attnload compare --json` and has one a scenario. With --check nothing is written: exit code 1 and a list where a page is
-not what its data gives.
+(causal=true and head_dim=64 look into the shape, kernel=PREFIX* matches the lines of a folder). columns=a,b,c picks the
+columns. FILE.json is a report of `attnload run --json` and has one line, or of `attnload compare --json` and has one a
+scenario. With --check nothing is written: exit code 1 and a list where a page is not what its data gives.
 """
 
 import argparse
+import fnmatch
 import json
 import pathlib
 import re
@@ -126,6 +127,28 @@ def read_report(path):
     return head, [line]
 
 
+PEER_MS = re.compile(r"(?P<peer>\w+)_ms")
+OVER_PEER = re.compile(r"over_(?P<peer>\w+)")
+PEER_TFLOPS = re.compile(r"(?P<peer>\w+)_tflops")
+PEER_MEMORY = re.compile(r"(?P<peer>\w+)_extra")
+
+
+def column(name):
+    """(heading, text of a line) of a column; NAME_ms, NAME_tflops, NAME_extra and over_NAME for any peer NAME that the data holds."""
+    if name in COLUMNS:
+        return COLUMNS[name]
+    if match := OVER_PEER.fullmatch(name):
+        return f"over {match['peer']}", lambda line: times(ratio(line, f"{match['peer']}_ms"))
+    if match := PEER_MS.fullmatch(name):
+        return f"{match['peer']} ms", lambda line: number(line.get(name))
+    if match := PEER_TFLOPS.fullmatch(name):
+        peer_ms = f"{match['peer']}_ms"
+        return f"{match['peer']} TFLOP/s", lambda line: number(None if line.get(peer_ms) is None else line["tflops"] / ratio(line, peer_ms))
+    if match := PEER_MEMORY.fullmatch(name):
+        return f"extra MiB, {match['peer']}", lambda line: mib(line.get(f"{match['peer']}_extra_bytes"))
+    raise SystemExit(f"bench_tables: there is no column '{name}'")
+
+
 def read_run(path):
     """The run's own line and its result lines."""
     if path.suffix == ".json":
@@ -144,7 +167,7 @@ def matches(line, conditions):
         value = line.get(key, shape.get(key))
         if isinstance(value, bool):
             value = str(value).lower()
-        if str(value) not in wanted.split("|"):
+        if not any(fnmatch.fnmatchcase(str(value), pattern) for pattern in wanted.split("|")):
             return False
     return True
 
@@ -165,18 +188,24 @@ def table(spec):
     lines = [line for line in results if matches(line, conditions)]
     if not lines:
         raise SystemExit(f"bench_tables: no line of {name} matches {conditions}")
-    rows = [[COLUMNS[column][0] for column in columns], ["---"] * len(columns)]
-    rows += [[COLUMNS[column][1](line) for column in columns] for line in lines]
+    chosen = [column(name) for name in columns]
+    rows = [[heading for heading, _ in chosen], ["---"] * len(columns)]
+    rows += [[cell(line) for _, cell in chosen] for line in lines]
     text = "\n".join("| " + " | ".join(row) + " |" for row in rows) + "\n"
     notes = []
-    for column, other in (("over_naive", "naive_ms"), ("over_peer", "peer_ms")):
+    for name in columns:
+        match = OVER_PEER.fullmatch(name)
+        other = f"{match['peer']}_ms" if match else ""
         ratios = [ratio(line, other) for line in lines if line.get(other) is not None]
-        if column in columns and ratios:
-            label = {"naive_ms": "naive", "peer_ms": "the peer"}[other]
+        if ratios:
+            label = "the peer" if name == "over_peer" else match["peer"]
             notes.append(f"over {label}: {min(ratios):.2f}x at least, {geometric_mean(ratios):.2f}x geometric mean")
     source = f"{head['device']}, {head['date'][:10]}, commit {head['commit']}: `{head['command']}`"
     if "fp32_gflops" in head:
         source += (f"; ceilings at its start: FP32 {head['fp32_gflops']} GFLOP/s, BF16 {head['bf16_gflops']} GFLOP/s, "
+                   f"memory read {head['read_gbps']} GB/s")
+    if "m16n8k16_tflops" in head:
+        source += (f"; ceilings at its start: m16n8k8 {head['m16n8k8_tflops']} TFLOP/s, m16n8k16 {head['m16n8k16_tflops']} TFLOP/s, "
                    f"memory read {head['read_gbps']} GB/s")
     return text + "\n" + (". ".join(notes) + ".\n" if notes else "") + source + ".\n"
 

@@ -3,7 +3,8 @@
 #
 #   scripts/test.sh [--tier fast|ci|full] [--preset NAME]...
 #     --tier fast    release build and its tests, slow ones left out (the default)
-#     --tier ci      fast, then format, shell scripts, spelling and dashboards on a real Prometheus
+#     --tier ci      fast, then format, shell scripts, spelling, dashboards on a real Prometheus, and every CUDA row
+#                    compiled for its architectures (without nvcc: skipped)
 #     --tier full    ci, then clang-tidy, AddressSanitizer and ThreadSanitizer, the slow tests, a longer fuzz run and a
 #                    bare Debian system
 #     --preset NAME  only this preset's build and tests; may be repeated
@@ -87,6 +88,21 @@ preset_part() {
   if check "$1 build" build_preset "$1"; then run_ctest "$1 tests" "$@"; fi
 }
 
+# The CUDA rows for all architectures, the tests that need no card, and those that do (skipped where there is none).
+cuda_part() {
+  local start=$SECONDS
+  if ! command -v nvcc >/dev/null && [[ ! -x /usr/local/cuda/bin/nvcc && ! -x build/cuda-toolkit/bin/nvcc ]]; then
+    report "cuda build" 0 0 1 "$start"
+    echo "--- cuda build skipped: no nvcc (scripts/cuda_toolkit.sh brings one)"
+    return
+  fi
+  local programs=(cuda_rows_test cuda_decode_plan_test cuda_kernel_table_test cuda_launch_params_test cuda_prefill_plan_test)
+  build_cuda() { cmake --preset cuda && cmake --build --preset cuda --target "${programs[@]}"; }
+  if check "cuda build" build_cuda; then
+    run_ctest "cuda tests" cuda -R '^Cuda(\.|DecodePlan|KernelTable|LaunchParams|PrefillPlan)|cuda_budget_test$'
+  fi
+}
+
 if [[ $tier == fast ]]; then
   scripts/setup.sh
 else
@@ -102,6 +118,7 @@ else
     check shellcheck shellcheck -x scripts/*.sh loadtest/scripts/*.sh .ci/run || true
     check codespell codespell || true
     check dashboards scripts/dashboards_test.sh || true
+    cuda_part
     check throughput loadtest/scripts/throughput_vs_naive.sh --quick || true
   fi
   if [[ $tier == full ]]; then

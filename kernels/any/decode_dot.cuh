@@ -21,6 +21,7 @@
 
 #include "kernels/any/combine_splits.h"
 #include "kernels/any/decode_dot.h"
+#include "kernels/cuda/prepare_kernel.h"
 #include "kernels/device/decode_rows.cuh"
 #include "kernels/device/kv_source.cuh"
 
@@ -304,15 +305,14 @@ __global__ void __launch_bounds__(DotTile<Element, kHeadDim, kRows>::kThreads)
 }
 
 template <class Element, int kHeadDim>
-cudaError_t PrepareDecodeDot() {
-  const cudaError_t error = cudaFuncSetAttribute(
-      DecodeDotKernel<Element, kHeadDim, 1>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-      sizeof(typename DotTile<Element, kHeadDim, 1>::SharedMemory));
+cudaError_t PrepareDecodeDot(cudaFuncAttributes* attributes) {
+  const cudaError_t error =
+      PrepareKernel(reinterpret_cast<const void*>(&DecodeDotKernel<Element, kHeadDim, 1>),
+                    sizeof(typename DotTile<Element, kHeadDim, 1>::SharedMemory), nullptr);
   if (error != cudaSuccess) return error;
-  return cudaFuncSetAttribute(
-      DecodeDotKernel<Element, kHeadDim, kDotBlockRows>,
-      cudaFuncAttributeMaxDynamicSharedMemorySize,
-      sizeof(typename DotTile<Element, kHeadDim, kDotBlockRows>::SharedMemory));
+  return PrepareKernel(
+      reinterpret_cast<const void*>(&DecodeDotKernel<Element, kHeadDim, kDotBlockRows>),
+      sizeof(typename DotTile<Element, kHeadDim, kDotBlockRows>::SharedMemory), attributes);
 }
 
 template <class Element, int kHeadDim, int kRows>

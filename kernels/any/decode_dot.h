@@ -10,7 +10,7 @@ namespace attnd::kernels::any {
 inline constexpr int kDotBlockRows = 4;
 
 template <class Element, int kHeadDim>
-cudaError_t PrepareDecodeDot();
+cudaError_t PrepareDecodeDot(cudaFuncAttributes* attributes);
 
 // grid: num_tasks x num_kv_heads x passes, then the combine where a sequence has several splits.
 template <class Element, int kHeadDim>

@@ -19,6 +19,7 @@
 #include <cstdint>
 
 #include "kernels/any/prefill_simt.h"
+#include "kernels/cuda/prepare_kernel.h"
 #include "kernels/device/attention_mask.cuh"
 #include "kernels/device/decode_rows.cuh"
 #include "kernels/device/kv_source.cuh"
@@ -224,10 +225,9 @@ __global__ void __launch_bounds__(SimtTile<kHeadDim>::kThreads)
 }
 
 template <class Element, int kHeadDim>
-cudaError_t PreparePrefillSimt() {
-  return cudaFuncSetAttribute(PrefillSimtKernel<Element, kHeadDim>,
-                              cudaFuncAttributeMaxDynamicSharedMemorySize,
-                              sizeof(typename SimtTile<kHeadDim>::SharedMemory));
+cudaError_t PreparePrefillSimt(cudaFuncAttributes* attributes) {
+  return PrepareKernel(reinterpret_cast<const void*>(&PrefillSimtKernel<Element, kHeadDim>),
+                       sizeof(typename SimtTile<kHeadDim>::SharedMemory), attributes);
 }
 
 template <class Element, int kHeadDim>

@@ -10,7 +10,7 @@ namespace attnd::kernels::any {
 constexpr int SimtBlockQ(int head_dim_bucket) { return head_dim_bucket == 256 ? 16 : 32; }
 
 template <class Element, int kHeadDim>
-cudaError_t PreparePrefillSimt();
+cudaError_t PreparePrefillSimt(cudaFuncAttributes* attributes);
 
 // grid: num_tasks x num_heads. With params.rerun_of set, only (task, head) pairs whose flag is set
 // in params.rerun_flags are computed.

@@ -1,6 +1,6 @@
 #include "kernels/any/prefill_simt.cuh"
 
 namespace attnd::kernels::any {
-template cudaError_t PreparePrefillSimt<float, 64>();
+template cudaError_t PreparePrefillSimt<float, 64>(cudaFuncAttributes*);
 template cudaError_t LaunchPrefillSimt<float, 64>(const CudaLaunchParams&, cudaStream_t);
 }  // namespace attnd::kernels::any

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kernels/bench/bench_problem.h"
+#include "kernels/bench/bench_rounds.h"
 
 namespace attnd::kernels::bench {
 namespace {
@@ -33,28 +34,6 @@ Workspace AllocateWorkspace(std::int64_t bytes) {
   return workspace;
 }
 
-// Something that is timed in blocks of calls.
-struct Side {
-  std::function<double(int calls)> run;  // returns seconds
-  int calls = 1;                         // of one block
-  std::vector<double> ms;                // of one call, a block each
-};
-
-void Calibrate(Side& side, double block_seconds) {
-  side.run(1);  // first touch, page faults
-  const double once = side.run(1);
-  side.calls =
-      std::clamp(static_cast<int>(std::ceil(block_seconds / std::max(once, 1e-7))), 1, 1 << 20);
-}
-
-Timing Summarise(std::vector<double> ms) {
-  std::sort(ms.begin(), ms.end());
-  const auto at = [&](double share) {
-    return ms[static_cast<std::size_t>(std::lround(share * static_cast<double>(ms.size() - 1)))];
-  };
-  return {at(0.5), (at(0.75) - at(0.25)) / at(0.5)};
-}
-
 struct CeilingSamples {
   std::vector<double> fp32, bf16, read;
 
@@ -67,21 +46,6 @@ struct CeilingSamples {
     return {Summarise(fp32).ms, Summarise(bf16).ms, Summarise(read).ms};
   }
 };
-
-// Blocks of all sides in turn, another side first each round; `measure_ceilings` before each.
-void RunRounds(std::vector<Side*>& sides, const MeasureOptions& options,
-               const std::function<void()>& measure_ceilings) {
-  for (Side* side : sides) Calibrate(*side, options.block_seconds);
-  const Clock::time_point begin = Clock::now();
-  for (int round = 0; round < options.min_rounds || SecondsSince(begin) < options.seconds;
-       ++round) {
-    if (measure_ceilings) measure_ceilings();
-    for (std::size_t i = 0; i < sides.size(); ++i) {
-      Side& side = *sides[(i + round) % sides.size()];
-      side.ms.push_back(side.run(side.calls) / side.calls * 1e3);
-    }
-  }
-}
 
 // A kernel ready to be launched on a problem.
 struct Launchable {

@@ -9,18 +9,9 @@
 #include "kernels/attention_kernels.h"
 #include "kernels/bench/bench_case.h"
 #include "kernels/bench/bench_peer.h"
+#include "kernels/bench/bench_rounds.h"
 
 namespace attnd::kernels::bench {
-
-struct MeasureOptions {
-  double seconds = 3;  // of each case, about
-  int min_rounds = 5;  // blocks of every side at least
-  double block_seconds = 0.03;
-  // The machine's ceilings are measured for so long in every round too, so that a drifting clock or
-  // a busy neighbour moves both; 0: those of the start hold.
-  double ceiling_seconds = 0;
-  std::int64_t max_naive_bytes = std::int64_t{4} << 30;  // naive is not run above this workspace
-};
 
 // The shortest time that the machine allows, and what sets it.
 struct Floor {
@@ -29,11 +20,6 @@ struct Floor {
 };
 Floor FloorOf(const KernelRow& row, DataType type, const KernelCost& cost,
               const CpuCeilings& ceilings);
-
-struct Timing {
-  double ms = 0;      // median over blocks
-  double spread = 0;  // (third quartile - first) / median
-};
 
 struct CaseResult {
   BenchCase bench_case;

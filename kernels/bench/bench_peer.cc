@@ -18,7 +18,8 @@ using Json = nlohmann::json;
 
 }  // namespace
 
-BenchPeer::BenchPeer(const std::string& python, const std::string& script, int num_threads) {
+BenchPeer::BenchPeer(const std::string& python, const std::string& script,
+                     const std::vector<std::string>& arguments) {
   std::signal(SIGPIPE, SIG_IGN);  // a child that died shows as a failed read
   std::array<int, 2> input{};
   std::array<int, 2> output{};
@@ -32,14 +33,13 @@ BenchPeer::BenchPeer(const std::string& python, const std::string& script, int n
   for (const int end : {input[0], input[1], output[0], output[1]}) {
     posix_spawn_file_actions_addclose(&actions, end);
   }
-  std::string threads = std::to_string(num_threads);
-  std::string program = python;
-  std::string file = script;
-  std::string flag = "--threads";
-  const std::array<char*, 5> arguments = {program.data(), file.data(), flag.data(), threads.data(),
-                                          nullptr};
+  std::vector<std::string> words = {python, script};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  std::vector<char*> pointers;
+  for (std::string& word : words) pointers.push_back(word.data());
+  pointers.push_back(nullptr);
   const int failed =
-      posix_spawnp(&child_, program.c_str(), &actions, nullptr, arguments.data(), environ);
+      posix_spawnp(&child_, python.c_str(), &actions, nullptr, pointers.data(), environ);
   posix_spawn_file_actions_destroy(&actions);
   close(input[0]);
   close(output[1]);
@@ -73,7 +73,7 @@ std::string BenchPeer::Ask(const std::string& line) {
   return ReadLine();
 }
 
-bool BenchPeer::Prepare(const BenchCase& bench_case) {
+bool BenchPeer::Prepare(const BenchCase& bench_case, int graph_launches) {
   const Json shape = {{"sequences", bench_case.num_sequences},
                       {"query_length", bench_case.query_length},
                       {"kv_length", bench_case.kv_length},
@@ -82,12 +82,17 @@ bool BenchPeer::Prepare(const BenchCase& bench_case) {
                       {"head_dim", bench_case.head_dim},
                       {"causal", bench_case.causal},
                       {"window_left", bench_case.window_left},
-                      {"dtype", TypeName(bench_case.data_type)}};
-  return Json::parse(Ask(Json{{"prepare", shape}}.dump())).contains("ready");
+                      {"dtype", TypeName(bench_case.data_type)},
+                      {"graph_launches", graph_launches}};
+  const Json answer = Json::parse(Ask(Json{{"prepare", shape}}.dump()));
+  extra_bytes_ = answer.value("extra_bytes", std::int64_t{0});
+  return answer.contains("ready");
 }
 
 double BenchPeer::Run(int calls) {
   return Json::parse(Ask(Json{{"run", calls}}.dump())).at("seconds").get<double>();
 }
+
+void BenchPeer::Release() { Ask(Json{{"release", true}}.dump()); }
 
 }  // namespace attnd::kernels::bench

@@ -1,14 +1,19 @@
 // A peer implementation in a child process that stays alive over the whole run, so that its blocks
 // and ours alternate. Lines over stdin and stdout:
-//   -> {"prepare": {...case...}}   <- {"ready": true} or {"refused": "why"}
+//   -> {"prepare": {...case...}}   <- {"ready": true} or {"refused": "why"}; a peer on a device
+//   also
+//                                     tells the "extra_bytes" that its call takes at its peak
 //   -> {"run": N}                  <- {"seconds": total of N calls}
+//   -> {"release": true}           <- {"released": true}: its tensors are gone (device peers)
 // The child prints {"peer": "name and version"} once at start.
 #pragma once
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <cstdio>
 #include <string>
+#include <vector>
 
 #include "kernels/bench/bench_case.h"
 
@@ -16,17 +21,20 @@ namespace attnd::kernels::bench {
 
 class BenchPeer {
  public:
-  // Starts `python script --threads N`. Throws std::runtime_error if it does not answer.
-  BenchPeer(const std::string& python, const std::string& script, int num_threads);
+  // Starts `python script arguments...`. Throws std::runtime_error if it does not answer.
+  BenchPeer(const std::string& python, const std::string& script,
+            const std::vector<std::string>& arguments);
   ~BenchPeer();
   BenchPeer(const BenchPeer&) = delete;
   BenchPeer& operator=(const BenchPeer&) = delete;
 
   const std::string& name() const { return name_; }
-  // False: the peer does not serve the case.
-  bool Prepare(const BenchCase& bench_case);
+  // False: the peer does not serve the case. graph_launches: calls of one graph replay on a device.
+  bool Prepare(const BenchCase& bench_case, int graph_launches = 1);
+  std::int64_t extra_bytes() const { return extra_bytes_; }  // of the case prepared last
   // Seconds that `calls` calls take.
   double Run(int calls);
+  void Release();
 
  private:
   std::string Ask(const std::string& line);
@@ -36,6 +44,7 @@ class BenchPeer {
   std::FILE* to_child_ = nullptr;
   std::FILE* from_child_ = nullptr;
   std::string name_;
+  std::int64_t extra_bytes_ = 0;
 };
 
 }  // namespace attnd::kernels::bench

@@ -17,11 +17,13 @@
 #include "kernels/bench/bench_peer.h"
 #include "kernels/bench/bench_report.h"
 #include "kernels/bench/build_commit.h"
+#include "kernels/bench/cuda_bench.h"
 
 namespace attnd::kernels::bench {
 namespace {
 
 struct Options {
+  std::string device = "cpu";
   std::string filter;
   std::string cpu_target = "auto";
   std::string json_file;
@@ -37,6 +39,9 @@ struct Options {
 };
 
 void AddFlags(CLI::App& app, Options& options) {
+  app.add_option("--device", options.device, "cpu or cuda")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str();
   app.add_flag("--ceilings", options.ceilings_only, "Measure the machine's ceilings and stop");
   app.add_flag("--list", options.list, "Print the names of the cases and stop");
   app.add_option("--filter", options.filter,
@@ -48,9 +53,10 @@ void AddFlags(CLI::App& app, Options& options) {
       ->capture_default_str();
   app.add_option("--json", options.json_file,
                  "Write one JSON line a kernel and case to this file; the first line is the run");
-  app.add_flag("--peers", options.peers, "Time PyTorch's CPU attention in the same run");
+  app.add_flag("--peers", options.peers, "Time PyTorch's attention in the same run");
   app.add_option("--python", options.python, "Python that has torch")->capture_default_str();
-  app.add_option("--peer_script", options.peer_script, "The peer's script")->capture_default_str();
+  app.add_option("--peer_script", options.peer_script,
+                 "The peer's script; unset: the device's own in the source tree");
   app.add_option("--seconds", options.measure.seconds, "Time of each case, about")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
@@ -84,7 +90,9 @@ int RunCases(const Options& options, const std::vector<BenchCase>& cases, const 
   }
   std::unique_ptr<BenchPeer> peer;
   if (options.peers) {
-    peer = std::make_unique<BenchPeer>(options.python, options.peer_script, options.num_threads);
+    peer = std::make_unique<BenchPeer>(
+        options.python, options.peer_script,
+        std::vector<std::string>{"--threads", std::to_string(options.num_threads)});
     std::printf("peer: %s\n", peer->name().c_str());
   }
   std::printf("%s\n", TableHeader().c_str());
@@ -106,10 +114,18 @@ int RunCases(const Options& options, const std::vector<BenchCase>& cases, const 
 
 int Main(int argc, char** argv) {
   Options options;
-  options.peer_script = ATTND_PEER_SCRIPT;
   CLI::App app("Times attnd's kernels. Every result is checked first.", "attnbench");
   AddFlags(app, options);
   CLI11_PARSE(app, argc, argv);
+  if (options.peer_script.empty()) {
+    options.peer_script = std::string(ATTND_PEER_FOLDER) +
+                          (options.device == "cuda" ? "/torch_cuda_sdpa.py" : "/torch_cpu_sdpa.py");
+  }
+  if (options.device == "cuda") {
+    return RunCudaBench({options.filter, options.json_file, options.python, options.peer_script,
+                         Command(argc, argv), options.peers, options.list, options.ceilings_only,
+                         options.ceiling_seconds, options.measure});
+  }
   options.measure.ceiling_seconds = options.ceiling_seconds / 10;
   options.measure.max_naive_bytes = static_cast<std::int64_t>(options.naive_gib * (1 << 30));
 

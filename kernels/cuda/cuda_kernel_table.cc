@@ -67,8 +67,8 @@ constexpr CudaKernelRow Sm75Prefill(const char* name) {
 }
 
 constexpr CudaKernelRow Decode(const char* name, int first_cc, DataType type, int head_dim,
-                               std::uint8_t wide, int block_rows, cudaError_t (*prepare)(),
-                               CudaLaunch launch) {
+                               std::uint8_t wide, int block_rows,
+                               cudaError_t (*prepare)(cudaFuncAttributes*), CudaLaunch launch) {
   return {name, Operation::kDecode, first_cc, kLastCc, TypeBit(type), head_dim, kAllFeatures,
           wide, block_rows,         prepare,  launch,  nullptr};
 }
@@ -110,8 +110,8 @@ constexpr CudaKernelRow Exact(const char* name) {
           nullptr};
 }
 
-cudaError_t PrepareNothing() { return cudaSuccess; }
-cudaError_t PrepareNaive() {
+cudaError_t PrepareNothing(cudaFuncAttributes* /*attributes*/) { return cudaSuccess; }
+cudaError_t PrepareNaive(cudaFuncAttributes* /*attributes*/) {
   return naive::CublasFault() == nullptr ? cudaSuccess : cudaErrorNotSupported;
 }
 

@@ -26,9 +26,9 @@ struct CudaKernelRow {
   std::uint32_t features;    // Feature bits
   std::uint8_t wide;         // Wide bits
   int block_rows;  // prefill, exact: query rows of a task; decode: query rows of a pass; else 0
-  cudaError_t (*prepare)();
-  CudaLaunch launch;         // null: naive, append, merge
-  NaiveLaunch launch_naive;  // naive only
+  cudaError_t (*prepare)(cudaFuncAttributes* attributes);  // of the row's kernel; may be null
+  CudaLaunch launch;                                       // null: naive, append, merge
+  NaiveLaunch launch_naive;                                // naive only
 };
 
 std::span<const CudaKernelRow> CudaKernelTable();

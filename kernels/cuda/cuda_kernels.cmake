@@ -30,13 +30,18 @@ foreach(head_dim 64 128 256)
   list(APPEND decode_sm75 sm75/decode_mma_fp16_d${head_dim}.cu)
 endforeach()
 # Machine code and PTX, so that the rows also run on newer cards.
-attnd_arch_kernels(kernels_sm75 75 ${prefill_sm75} ${decode_sm75})
-attnd_arch_kernels(kernels_sm80 80 ${prefill_sm80} ${decode_sm80})
+attnd_arch_kernels(kernels_sm75 75 sm75/ceilings.cu ${prefill_sm75} ${decode_sm75})
+# Registers, shared memory and spills of the T4 rows are held against a budget (docs/kernels/sm75.md).
+target_compile_options(kernels_sm75 PRIVATE -Xptxas=-v)
+set_target_properties(kernels_sm75 PROPERTIES
+  RULE_LAUNCH_COMPILE "${PROJECT_SOURCE_DIR}/cmake/keep_ptxas_report.sh <OBJECT>")
+attnd_arch_kernels(kernels_sm80 80 sm80/ceilings.cu ${prefill_sm80} ${decode_sm80})
 attnd_arch_kernels(kernels_any "75-real;80-real;90"
-  any/append.cu any/combine_splits.cu any/convert.cu any/merge_states.cu
-  naive/gather.cu naive/softmax.cu ${simt} ${decode_dot})
+  any/append.cu any/ceilings.cu any/combine_splits.cu any/convert.cu any/merge_states.cu
+  naive/gather.cu naive/softmax_fp32.cu naive/softmax_fp16.cu naive/softmax_bf16.cu ${simt} ${decode_dot})
 
 target_sources(attnd_kernels PRIVATE
+  cuda/ceilings.cc
   cuda/cuda_copies.cc
   cuda/cuda_kernel_table.cc
   cuda/cuda_launch.cc
@@ -45,6 +50,7 @@ target_sources(attnd_kernels PRIVATE
   cuda/decode_plan.cc
   cuda/page_pool.cc
   cuda/prefill_plan.cc
+  cuda/prepare_kernel.cc
   naive/cublas_library.cc
   naive/naive.cc
   naive/naive_plan.cc

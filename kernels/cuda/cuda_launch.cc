@@ -155,7 +155,7 @@ LaunchStatus RunPlan(const CudaPlan& plan, const AttentionParams& params, std::b
 LaunchStatus PrepareCudaRow(const KernelRow& row) {
   for (const CudaKernelRow& candidate : CudaKernelTable()) {
     if (std::strcmp(candidate.name, row.name) != 0) continue;
-    const cudaError_t error = candidate.prepare();
+    const cudaError_t error = candidate.prepare(nullptr);
     return error == cudaErrorNotSupported ? LaunchStatus::kUnsupported : StatusOf(error);
   }
   return LaunchStatus::kUnsupported;

@@ -51,4 +51,6 @@ LaunchStatus LaunchCudaMergeStates(const MergeParams& /*params*/, CudaStream /*s
   return LaunchStatus::kUnsupported;
 }
 
+CudaCeilings MeasureCudaCeilings(double /*seconds*/) { return {}; }
+
 }  // namespace attnd::kernels

@@ -126,29 +126,40 @@ __global__ void __launch_bounds__(kThreads)
   *reinterpret_cast<uint4*>(static_cast<Element*>(at.v) + to) = v;
 }
 
-template <class From, class To>
+// Type: of the products' output and of o. One thread a 16-byte piece.
+template <class Type>
 __global__ void __launch_bounds__(kThreads)
     ScatterKernel(const __grid_constant__ CudaLaunchParams params,
                   const __grid_constant__ ChunkMatrices at, std::int64_t rows) {
-  // A warp a row.
-  const std::int64_t row = (static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x) / 32;
-  const int lane = threadIdx.x % 32;
+  constexpr int kElements = 16 / sizeof(Type);
+  const int pieces = (at.width + kElements - 1) / kElements;
+  const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const std::int64_t row = index / pieces;
   if (row >= rows) return;
+  const int dim = static_cast<int>(index % pieces) * kElements;
   const ChunkRow here(params, at.chunk, row);
   const AttentionSequence& sequence = params.attention.sequences[here.sequence];
-  if (here.token >= sequence.query_length) return;
-  const auto* from = static_cast<const From*>(at.o) + row * at.width;
-  auto* to = static_cast<To*>(sequence.o) + here.token * sequence.o_token_stride +
-             here.head * sequence.o_head_stride;
+  const int count = min(params.attention.head_dim - dim, kElements);
+  if (here.token >= sequence.query_length || count <= 0) return;
+  alignas(16) Type piece[kElements];
+  *reinterpret_cast<uint4*>(piece) =
+      *reinterpret_cast<const uint4*>(static_cast<const Type*>(at.o) + row * at.width + dim);
+  auto* to = static_cast<Type*>(sequence.o) + here.token * sequence.o_token_stride +
+             here.head * sequence.o_head_stride + dim;
   float poison = 0.0F;
-  for (int dim = lane; dim < params.attention.head_dim; dim += 32) {
-    const From value = from[dim];
-    poison = fmaf(AsFloat(value), 0.0F, poison);
-    to[dim] = value;
+#pragma unroll
+  for (int i = 0; i < kElements; ++i) {
+    if (i < count) poison = fmaf(AsFloat(piece[i]), 0.0F, poison);
   }
-  if (__any_sync(0xffffffffU, poison != 0.0F) && lane == 0) {
-    device::FlagNonfinite(params, here.sequence, here.head);
+  if (count == kElements && reinterpret_cast<std::uintptr_t>(to) % 16 == 0) {
+    *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(piece);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) {
+      if (i < count) to[i] = piece[i];
+    }
   }
+  if (poison != 0.0F) device::FlagNonfinite(params, here.sequence, here.head);
 }
 
 std::int64_t Rows(const CudaLaunchParams& params, const NaiveChunk& chunk) {
@@ -181,11 +192,15 @@ template <class Element>
 cudaError_t LaunchScatter(const CudaLaunchParams& params, const ChunkMatrices& matrices,
                           cudaStream_t stream) {
   const std::int64_t rows = Rows(params, matrices.chunk);
-  const unsigned blocks = Blocks(rows * 32);
+  const auto launch = [&](auto type, auto kernel) {
+    constexpr int kElements = 16 / sizeof(type);
+    const int pieces = (matrices.width + kElements - 1) / kElements;
+    kernel<<<Blocks(rows * pieces), kThreads, 0, stream>>>(params, matrices, rows);
+  };
   if (params.attention.partial) {
-    ScatterKernel<float, float><<<blocks, kThreads, 0, stream>>>(params, matrices, rows);
+    launch(float{}, ScatterKernel<float>);
   } else {
-    ScatterKernel<Element, Element><<<blocks, kThreads, 0, stream>>>(params, matrices, rows);
+    launch(Element{}, ScatterKernel<Element>);
   }
   return cudaGetLastError();
 }

@@ -10,7 +10,7 @@ namespace attnd::kernels::sm75 {
 inline constexpr int kDecodeBlockRows = 16;
 
 template <class Element, int kHeadDim>
-cudaError_t PrepareDecodeMma();
+cudaError_t PrepareDecodeMma(cudaFuncAttributes* attributes);
 
 // One launch, and a second that merges splits where the plan has any.
 template <class Element, int kHeadDim>

@@ -1,6 +1,6 @@
 #include "kernels/sm75/decode_mma.cuh"
 
 namespace attnd::kernels::sm75 {
-template cudaError_t PrepareDecodeMma<__half, 128>();
+template cudaError_t PrepareDecodeMma<__half, 128>(cudaFuncAttributes*);
 template cudaError_t LaunchDecodeMma<__half, 128>(const CudaLaunchParams&, cudaStream_t);
 }  // namespace attnd::kernels::sm75

@@ -8,9 +8,9 @@
 //            in registers and shared memory binds.
 // Loads      No cp.async here: K and V go through one register buffer in turn. V's loads are in
 //            flight during Q K^T, the next K's during softmax and P V. Two barriers a tile.
-// Shared     Q + K + V: d 64 16 + 8 + 8 KiB, two CTAs fit an SM; d 128 32 + 8 + 8 KiB; d 256 Q
-//            (32 KiB) is taken into registers first and K + V (8 + 8 KiB) reuse its place. Limit:
-//            64 KiB.
+// Shared     d 64: Q (16 KiB) is taken into registers first, K + V (8 + 8 KiB) reuse its place; two
+//            CTAs an SM. d 128: Q + K + V 32 + 8 + 8 KiB, one CTA. d 256: K + V (8 + 8 KiB) in the
+//            place of Q (32 KiB), two CTAs take the SM's 64 KiB.
 // Roofline   4 * head_dim FLOP a score against 65 TFLOP/s: 0.5 ms for 16 heads x 2048^2 at d 128.
 //            Per score also 1/16 ex2 slot, so ex2 is 12 % of that at d 128, 25 % at d 64.
 // Limits     rows and addresses aligned to 16 bytes; lengths up to kMaxDeviceTokens.
@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "kernels/cuda/prepare_kernel.h"
 #include "kernels/device/attention_mask.cuh"
 #include "kernels/device/attention_tile.cuh"
 #include "kernels/device/kv_source.cuh"
@@ -35,7 +36,7 @@ namespace attnd::kernels::sm75 {
 template <>
 struct PrefillTile<64> {
   static constexpr int kWarps = 4, kFragments = 2, kBlockKv = 64, kCtasPerSm = 2;
-  static constexpr bool kQueryInRegisters = true, kQueryUnderKv = false;
+  static constexpr bool kQueryInRegisters = true, kQueryUnderKv = true;
 };
 template <>
 struct PrefillTile<128> {
@@ -58,21 +59,33 @@ struct PrefillShape : Tile {
     alignas(128) std::uint16_t k[Tile::kBlockKv * kHeadDim];
     alignas(128) std::uint16_t v[Tile::kBlockKv * kHeadDim];
   };
+  // What the main loop needs rarely or once a tile: registers are short.
+  struct LoopState {
+    device::KvSource source;
+    int4 tiles[Tile::kWarps];  // some_first, some_end, full_first, full_end of TileRanges
+    int2 rows[Tile::kWarps];   // the warp's first query row
+    device::VisibleKeys visible;
+    device::ScoreOptions options;
+  };
   struct SeparateQuery {
     alignas(128) std::uint16_t q[kBlockQ * kHeadDim];
     KeysAndValues kv;
-    device::KvSource source;
+    LoopState state;
   };
+  // Nothing outside the union: at d 256 two CTAs take the SM's 64 KiB to the last byte.
   struct SharedQuery {
     union {
       alignas(128) std::uint16_t q[kBlockQ * kHeadDim];
-      KeysAndValues kv;
+      struct {
+        KeysAndValues kv;
+        LoopState state;
+      };
     };
-    device::KvSource source;
   };
   using SharedMemory = std::conditional_t<Tile::kQueryUnderKv, SharedQuery, SeparateQuery>;
   static_assert(!Tile::kQueryUnderKv || Tile::kQueryInRegisters);
-  static_assert(sizeof(SharedMemory) <= 64 * 1024, "all the shared memory that an SM has");
+  static_assert(Tile::kCtasPerSm * sizeof(SharedMemory) <= 64 * 1024,
+                "all the shared memory that an SM has");
 };
 
 template <class Element, int kHeadDim, PrefillVariant kVariant, class Tile>
@@ -102,8 +115,21 @@ __global__ void __launch_bounds__(PrefillShape<kHeadDim, Tile>::kThreads, Tile::
   const device::TileRanges tiles(visible, first_row, Shape::kBlockQ, warp_row, Shape::kWarpRows,
                                  last_row, kBlockKv);
   const device::ScoreFactor factor(sequence.softmax_scale);
-  const device::ScoreOptions options(sequence, head, sequence.softmax_scale);
-  if (threadIdx.x == 0) shared.source.Set(params, sequence, head / params.group, sizeof(Element));
+  const auto set_state = [&] {
+    if (threadIdx.x == 0) {
+      shared.state.source.Set(params, sequence, head / params.group, sizeof(Element));
+      shared.state.visible = visible;
+      if constexpr (kAll) {
+        shared.state.options = device::ScoreOptions(sequence, head, sequence.softmax_scale);
+      }
+    }
+    if (lane == 0) {
+      shared.state.tiles[warp] =
+          make_int4(tiles.some_first, tiles.some_end, tiles.full_first, tiles.full_end);
+      shared.state.rows[warp] = make_int2(warp_row, 0);
+    }
+  };
+  if constexpr (!Tile::kQueryUnderKv) set_state();
 
   // q: [kBlockQ][kHeadDim]; every warp loads, reads and at last overwrites its own rows only.
   std::uint16_t* const warp_q = shared.q + warp * Shape::kWarpRows * kHeadDim;
@@ -116,15 +142,22 @@ __global__ void __launch_bounds__(PrefillShape<kHeadDim, Tile>::kThreads, Tile::
     __syncwarp();
   }
   const Query query(warp_q, kAll ? 1.0F : factor.query_factor, lane);
-  // shared.source is complete; where K and V reuse Q's place, all warps have taken their Q.
-  __syncthreads();
+  if constexpr (Tile::kQueryUnderKv) {
+    __syncthreads();  // all warps have taken their Q, whose place the rest reuses
+    set_state();
+  }
+  __syncthreads();  // shared.state is complete
 
-  const device::KvSource& source = shared.source;
+  const device::KvSource& source = shared.state.source;
+  const auto tiles_address =
+      static_cast<std::uint32_t>(__cvta_generic_to_shared(&shared.state.tiles[warp]));
+  const auto rows_address =
+      static_cast<std::uint32_t>(__cvta_generic_to_shared(&shared.state.rows[warp]));
   char* const k_tile = reinterpret_cast<char*>(shared.kv.k);
   char* const v_tile = reinterpret_cast<char*>(shared.kv.v);
   const auto k_address = static_cast<std::uint32_t>(__cvta_generic_to_shared(k_tile));
   const auto v_address = static_cast<std::uint32_t>(__cvta_generic_to_shared(v_tile));
-  Loader loader(source, static_cast<std::uint32_t>(__cvta_generic_to_shared(&shared.source)),
+  Loader loader(source, static_cast<std::uint32_t>(__cvta_generic_to_shared(&source)),
                 tiles.first * kBlockKv, valid_chunks, warp, lane);
   typename Loader::Buffer buffer;
   if (tiles.first < tiles.end) {
@@ -134,22 +167,29 @@ __global__ void __launch_bounds__(PrefillShape<kHeadDim, Tile>::kThreads, Tile::
 
   device::OnlineSoftmax<kFragments> softmax;
   float accumulator[kFragments][kHeadDim / 8][4] = {};
-  for (int tile = tiles.first; tile < tiles.end; ++tile) {
-    const bool skips = tiles.Skips(tile);
+  const int end_tile = tiles.end;
+  for (int tile = tiles.first; tile < end_tile; ++tile) {
+    const int2 some = ptx::LdShared64(tiles_address);
+    const bool skips = tile < some.x || tile >= some.y;
     __syncthreads();  // K of this tile is complete, and all warps are done with the V before it
     loader.FetchV(source, tile * kBlockKv, buffer);
     loader.FetchEntries(source, (tile + 1) * kBlockKv);
     float s[kFragments][kBlockKv / 8][4];
     if (!skips) {
       device::ScoreTile<Arch, Element, kHeadDim>(s, k_address, lane, query);
-      if constexpr (kAll) device::ApplyOptions(s, options, warp_row, tile * kBlockKv, lane);
-      if (__builtin_expect(tiles.NeedsMask(tile), 0)) {
-        device::MaskTile(s, visible, warp_row, tile * kBlockKv, lane);
+      if constexpr (kAll) {
+        device::ApplyOptions(s, shared.state.options, ptx::LdShared64(rows_address).x,
+                             tile * kBlockKv, lane);
+      }
+      const int2 full = ptx::LdShared64(tiles_address + 8);
+      if (__builtin_expect(tile < full.x || tile >= full.y, 0)) {
+        device::MaskTile(s, shared.state.visible, ptx::LdShared64(rows_address).x, tile * kBlockKv,
+                         lane);
       }
     }
     loader.Store(v_tile, buffer);
     __syncthreads();  // V is complete, and all warps are done with K
-    if (tile + 1 < tiles.end) {
+    if (tile + 1 < end_tile) {
       loader.Prepare(source, (tile + 1) * kBlockKv);
       loader.FetchK(source, (tile + 1) * kBlockKv, buffer);
     }
@@ -157,7 +197,7 @@ __global__ void __launch_bounds__(PrefillShape<kHeadDim, Tile>::kThreads, Tile::
       softmax.Step(s, accumulator, kAll ? device::kLog2E : factor.c);
       device::AccumulateTile<Arch, Element, kHeadDim>(accumulator, s, v_address, lane);
     }
-    if (tile + 1 < tiles.end) loader.Store(k_tile, buffer);
+    if (tile + 1 < end_tile) loader.Store(k_tile, buffer);
   }
 
   if constexpr (Tile::kQueryUnderKv) __syncthreads();  // other warps may still read V
@@ -172,10 +212,10 @@ static_assert(PrefillShape<128, PrefillTile<128>>::kBlockQ == PrefillBlockQ(128)
 static_assert(PrefillShape<256, PrefillTile<256>>::kBlockQ == PrefillBlockQ(256));
 
 template <class Element, int kHeadDim, PrefillVariant kVariant, class Tile>
-cudaError_t PreparePrefill() {
-  return cudaFuncSetAttribute(PrefillKernel<Element, kHeadDim, kVariant, Tile>,
-                              cudaFuncAttributeMaxDynamicSharedMemorySize,
-                              sizeof(typename PrefillShape<kHeadDim, Tile>::SharedMemory));
+cudaError_t PreparePrefill(cudaFuncAttributes* attributes) {
+  return PrepareKernel(
+      reinterpret_cast<const void*>(&PrefillKernel<Element, kHeadDim, kVariant, Tile>),
+      sizeof(typename PrefillShape<kHeadDim, Tile>::SharedMemory), attributes);
 }
 
 template <class Element, int kHeadDim, PrefillVariant kVariant, class Tile>

@@ -21,7 +21,7 @@ constexpr int PrefillBlockQ(int head_dim_bucket) { return head_dim_bucket == 256
 
 // Sets the kernel's shared memory attribute and loads its code; once a device, before any launch.
 template <class Element, int kHeadDim, PrefillVariant kVariant, class Tile = PrefillTile<kHeadDim>>
-cudaError_t PreparePrefill();
+cudaError_t PreparePrefill(cudaFuncAttributes* attributes);
 
 // grid: num_tasks x num_heads. Allocates nothing, does not synchronise.
 template <class Element, int kHeadDim, PrefillVariant kVariant, class Tile = PrefillTile<kHeadDim>>

@@ -1,7 +1,7 @@
 #include "kernels/sm75/prefill.cuh"
 
 namespace attnd::kernels::sm75 {
-template cudaError_t PreparePrefill<__half, 256, PrefillVariant::kAll>();
+template cudaError_t PreparePrefill<__half, 256, PrefillVariant::kAll>(cudaFuncAttributes*);
 template cudaError_t LaunchPrefill<__half, 256, PrefillVariant::kAll>(const CudaLaunchParams&,
                                                                       cudaStream_t);
 }  // namespace attnd::kernels::sm75

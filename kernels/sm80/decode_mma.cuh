@@ -15,6 +15,7 @@
 #include <cstdint>
 
 #include "kernels/any/combine_splits.h"
+#include "kernels/cuda/prepare_kernel.h"
 #include "kernels/device/async_tile_loader.cuh"
 #include "kernels/device/decode_body.cuh"
 #include "kernels/sm80/arch.cuh"
@@ -136,10 +137,9 @@ __global__ void __launch_bounds__(DecodeTile<kHeadDim>::kThreads, DecodeTile<kHe
 }
 
 template <class Element, int kHeadDim>
-cudaError_t PrepareDecodeMma() {
-  return cudaFuncSetAttribute(DecodeMmaKernel<Element, kHeadDim>,
-                              cudaFuncAttributeMaxDynamicSharedMemorySize,
-                              sizeof(typename DecodeTile<kHeadDim>::SharedMemory));
+cudaError_t PrepareDecodeMma(cudaFuncAttributes* attributes) {
+  return PrepareKernel(reinterpret_cast<const void*>(&DecodeMmaKernel<Element, kHeadDim>),
+                       sizeof(typename DecodeTile<kHeadDim>::SharedMemory), attributes);
 }
 
 template <class Element, int kHeadDim>

@@ -1,6 +1,6 @@
 #include "kernels/sm80/decode_mma.cuh"
 
 namespace attnd::kernels::sm80 {
-template cudaError_t PrepareDecodeMma<__half, 256>();
+template cudaError_t PrepareDecodeMma<__half, 256>(cudaFuncAttributes*);
 template cudaError_t LaunchDecodeMma<__half, 256>(const CudaLaunchParams&, cudaStream_t);
 }  // namespace attnd::kernels::sm80

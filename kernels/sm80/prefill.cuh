@@ -24,6 +24,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "kernels/cuda/prepare_kernel.h"
 #include "kernels/device/async_tile_loader.cuh"
 #include "kernels/device/attention_mask.cuh"
 #include "kernels/device/attention_tile.cuh"
@@ -200,10 +201,10 @@ static_assert(PrefillShape<128, PrefillTile<128>>::kBlockQ == PrefillBlockQ(128)
 static_assert(PrefillShape<256, PrefillTile<256>>::kBlockQ == PrefillBlockQ(256));
 
 template <class Element, int kHeadDim, PrefillVariant kVariant, class Tile>
-cudaError_t PreparePrefill() {
-  return cudaFuncSetAttribute(PrefillKernel<Element, kHeadDim, kVariant, Tile>,
-                              cudaFuncAttributeMaxDynamicSharedMemorySize,
-                              sizeof(typename PrefillShape<kHeadDim, Tile>::SharedMemory));
+cudaError_t PreparePrefill(cudaFuncAttributes* attributes) {
+  return PrepareKernel(
+      reinterpret_cast<const void*>(&PrefillKernel<Element, kHeadDim, kVariant, Tile>),
+      sizeof(typename PrefillShape<kHeadDim, Tile>::SharedMemory), attributes);
 }
 
 template <class Element, int kHeadDim, PrefillVariant kVariant, class Tile>

@@ -1,7 +1,7 @@
 #include "kernels/sm80/prefill.cuh"
 
 namespace attnd::kernels::sm80 {
-template cudaError_t PreparePrefill<__half, 128, PrefillVariant::kPlain>();
+template cudaError_t PreparePrefill<__half, 128, PrefillVariant::kPlain>(cudaFuncAttributes*);
 template cudaError_t LaunchPrefill<__half, 128, PrefillVariant::kPlain>(const CudaLaunchParams&,
                                                                         cudaStream_t);
 }  // namespace attnd::kernels::sm80

@@ -15,7 +15,7 @@ inline constexpr std::array kEveryType = {kernels::DataType::kFp32, kernels::Dat
                                           kernels::DataType::kBf16};
 
 inline void ExpectEveryRowRight(AttentionProblem& problem, const RunSettings& settings = {}) {
-  const auto rows = AttentionRows(problem.shape().type);
+  const auto rows = AttentionRows(problem);
   ASSERT_FALSE(rows.empty());
   for (const kernels::KernelRow* row : rows) {
     EXPECT_EQ(CheckRow(problem, *row, settings), "")

@@ -42,7 +42,7 @@ TEST(MaskingTest, FullyMaskedRowIsZeroWithLseMinusInfinity) {
   }
   ExpectEveryRowRight(shape, {sequence});
   AttentionProblem problem(shape, {sequence});
-  for (const auto* row : AttentionRows(DataType::kFp32)) ExpectEmptyRows(problem, *row, 4, 8);
+  for (const auto* row : AttentionRows(problem)) ExpectEmptyRows(problem, *row, 4, 8);
 }
 
 TEST(MaskingTest, MoreQueriesThanKeysLeaveTheFirstRowsEmpty) {
@@ -51,7 +51,7 @@ TEST(MaskingTest, MoreQueriesThanKeysLeaveTheFirstRowsEmpty) {
   sequence.causal = true;
   AttentionProblem problem(shape, {sequence});
   ExpectStarts(problem, 3, 0, {-0.963854551, -0.161416173, -0.002820492, -0.919098139});
-  for (const auto* row : AttentionRows(DataType::kFp32)) {
+  for (const auto* row : AttentionRows(problem)) {
     ExpectEmptyRows(problem, *row, 0, 3);
     for (int dim = 0; dim < 64; ++dim) {  // row 3 sees key 0 alone
       EXPECT_EQ(static_cast<float>(problem.Output(0).o[3 * 64 + dim]), sequence.v[dim])
@@ -162,7 +162,7 @@ TEST(MaskingTest, WindowLeftCountsEarlierKeysAndTheKeyItself) {
   for (int key = 0; key < 16; ++key)
     sequence.v.insert(sequence.v.end(), 16, static_cast<float>(key));
   AttentionProblem problem(shape, {sequence});
-  for (const auto* row : AttentionRows(DataType::kFp32)) {
+  for (const auto* row : AttentionRows(problem)) {
     ASSERT_EQ(problem.Run(*row).status, kernels::LaunchStatus::kOk);
     for (int i = 0; i < 16; ++i) {
       EXPECT_FLOAT_EQ(static_cast<float>(problem.Output(0).o[i * 16]),
@@ -179,7 +179,7 @@ TEST(MaskingTest, TwoSidedWindowFollowsTheBottomRightDiagonal) {
   sequence.window_right = 64;
   AttentionProblem problem(shape, {sequence});
   ExpectStarts(problem, 128, 0, {0.102464754, -0.007085269, -0.071731228, -0.149689745});
-  for (const auto* row : AttentionRows(DataType::kFp16)) ExpectEmptyRows(problem, *row, 0, 33);
+  for (const auto* row : AttentionRows(problem)) ExpectEmptyRows(problem, *row, 0, 33);
   ExpectEveryRowRight(shape, {sequence});
 }
 

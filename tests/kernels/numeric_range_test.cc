@@ -30,7 +30,7 @@ TEST(NumericRangeTest, LogitsBelowAnySentinelStillCount) {
       // One-hot: every head returns the first value. Its weight is 2^(the rounding of the maximum),
       // so FP32 rounds twice, once in p * v and once in the division by p.
       const double lse = 0.875 * level / std::sqrt(128.0);
-      for (const auto* row : AttentionRows(type)) {
+      for (const auto* row : AttentionRows(problem)) {
         ASSERT_EQ(problem.Run(*row).status, kernels::LaunchStatus::kOk);
         const ProblemOutput output = problem.Output(0);
         for (int i = 0; i < 16 * 128; ++i) {
@@ -68,7 +68,7 @@ TEST(NumericRangeTest, ScaleZeroGivesThePlainMean) {
     ProblemShape paged = shape;
     paged.page_tokens = page_tokens;
     AttentionProblem problem(paged, {sequence});
-    for (const auto* row : AttentionRows(DataType::kFp32)) {
+    for (const auto* row : AttentionRows(problem)) {
       ASSERT_EQ(problem.Run(*row).status, kernels::LaunchStatus::kOk);
       for (const double o : problem.Output(0).o) EXPECT_NEAR(o, 38.0, 1e-5) << row->name;
     }
@@ -92,7 +92,7 @@ TEST(NumericRangeTest, LseIsTheNaturalLogarithm) {
   ProblemSequence sequence = SeededSequence(shape, 1, 3136, 24, 1);
   std::fill(sequence.k.begin(), sequence.k.end(), 0.0F);
   AttentionProblem problem(shape, {sequence});
-  for (const auto* row : AttentionRows(DataType::kFp32)) {
+  for (const auto* row : AttentionRows(problem)) {
     for (const int splits : {1, 3}) {
       ASSERT_EQ(problem.Run(*row, {.plan = {.forced_splits = splits}}).status,
                 kernels::LaunchStatus::kOk);
@@ -115,7 +115,7 @@ TEST(NumericRangeTest, HiddenNonFiniteValuesNeverReachVisibleRows) {
         sequence.causal = true;
         const ProblemSequence neighbour = SeededSequence(shape, 3, 40, 34, 1);
         AttentionProblem problem(shape, {sequence, neighbour});
-        for (const auto* row : AttentionRows(type)) {
+        for (const auto* row : AttentionRows(problem)) {
           AttentionProblem dirty(shape, {sequence, neighbour});
           for (int head = 0; head < 2; ++head) {
             for (int dim = 0; dim < 32; ++dim) {
@@ -153,7 +153,7 @@ TEST(NumericRangeTest, MinusInfinityBiasHidesNonFiniteValues) {
     for (int row = 0; row < 3; ++row) sequence.bias[row * 90 + 70] = -kInfinity;
     AttentionProblem problem(shape, {sequence});
     for (int dim = 0; dim < 40; ++dim) problem.SetValue(0, 70, 0, dim, kNan);
-    for (const auto* row : AttentionRows(type)) {
+    for (const auto* row : AttentionRows(problem)) {
       EXPECT_EQ(CheckRow(problem, *row), "");
       for (const double o : problem.Output(0).o) ASSERT_TRUE(std::isfinite(o)) << row->name;
     }
@@ -165,7 +165,7 @@ TEST(NumericRangeTest, VisibleNanReachesExactlyItsOwnChannel) {
     const ProblemShape shape{.type = type, .num_heads = 4, .num_kv_heads = 1, .page_tokens = 16};
     AttentionProblem problem(shape, {SeededSequence(shape, 1, 100, 36, 1)});
     problem.SetValue(0, 31, 0, 7, kNan);
-    for (const auto* row : AttentionRows(type)) {
+    for (const auto* row : AttentionRows(problem)) {
       EXPECT_EQ(CheckRow(problem, *row), "");
       EXPECT_GT(problem.Run(*row).exact_reruns + (row->operation == kernels::Operation::kExact), 0)
           << row->name;

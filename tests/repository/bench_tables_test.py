@@ -40,6 +40,16 @@ class BenchTablesTest(unittest.TestCase):
         self.assertIn("a CPU, 2026-01-02, commit abc: `attnbench`", text)
         self.assertEqual(text, bench_tables.regenerate(text))
 
+    def test_any_peer_of_the_data_is_a_column(self):
+        line = LINE | {"kernel": "sm80/x", "flash_ms": 3.0, "eager_ms": 8.0, "eager_extra_bytes": 3 * 2**20}
+        (bench_tables.PAGES / "data" / "run.jsonl").write_text("\n".join(map(json.dumps, [HEAD, LINE, line])), encoding="utf-8")
+        text = bench_tables.table("run.jsonl kernel=sm80/* columns=ms,flash_tflops,over_flash,eager_ms,eager_extra")
+        self.assertIn("| ms | flash TFLOP/s | over flash | eager ms | extra MiB, eager |", text)
+        self.assertIn("| 2 | 0.06667 | 1.50x | 8 | 3.0 |", text)
+        self.assertIn("over flash: 1.50x at least", text)
+        with self.assertRaises(SystemExit):
+            bench_tables.table("run.jsonl columns=nothing")
+
     def test_a_value_that_was_not_measured_is_a_dash(self):
         text = bench_tables.table("run.jsonl dtype=fp32 columns=ms,naive_ms,over_naive")
         self.assertIn("| 7 | - | - |", text)

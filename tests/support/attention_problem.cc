@@ -218,19 +218,32 @@ kernels::LaunchResult AttentionProblem::Run(const kernels::KernelRow& row,
     buffers->o.Poison();
     buffers->lse.Poison();
   }
-  kernels::DeviceLimits limits;
-  limits.num_threads = settings.num_threads;
-  plan_ = kernels::PlanAttention(row, params_, limits, settings.plan);
-  // Poisoned too: a kernel that reads scratch before it writes shows.
-  struct Free {
-    void operator()(std::byte* memory) const { std::free(memory); }
+  return LaunchRow(*this, row, settings, plan_);
+}
+
+std::vector<MemoryRegion> AttentionProblem::Regions() {
+  std::vector<MemoryRegion> regions;
+  const auto add = [&](auto& values) {
+    if (values.empty()) return;
+    regions.push_back(
+        {reinterpret_cast<std::byte*>(values.data()), values.size() * sizeof(values[0]), false});
   };
-  const std::int64_t bytes = (plan_.workspace_bytes + 127) / 128 * 128;
-  const std::unique_ptr<std::byte, Free> workspace(
-      static_cast<std::byte*>(std::aligned_alloc(128, std::max<std::int64_t>(bytes, 128))));
-  std::fill_n(workspace.get(), bytes, kNanByte);
-  kernels::CpuExecutor executor(settings.num_threads);
-  return kernels::Launch(plan_, params_, workspace.get(), executor);
+  for (std::size_t i = 0; i < buffers_.size(); ++i) {
+    Buffers& buffers = *buffers_[i];
+    ProblemSequence& spec = specs_[i];
+    add(buffers.q);
+    add(buffers.k);
+    add(buffers.v);
+    add(buffers.page_table);
+    add(spec.bias);
+    add(spec.alibi_slopes);
+    add(spec.sink_logits);
+    for (GuardedBytes* output : {&buffers.o, &buffers.lse}) {
+      regions.push_back({output->data() - kGuardBytes, output->size() + 2 * kGuardBytes, true});
+    }
+  }
+  add(pool_);
+  return regions;
 }
 
 ProblemOutput AttentionProblem::Output(int sequence) const {

@@ -49,6 +49,13 @@ struct RunSettings {
   kernels::PlanOptions plan;
 };
 
+// Memory that a launch reads or writes, guards of outputs included.
+struct MemoryRegion {
+  std::byte* data;
+  std::size_t bytes;
+  bool written;
+};
+
 class AttentionProblem {
  public:
   AttentionProblem(const ProblemShape& shape, std::vector<ProblemSequence> sequences);
@@ -63,6 +70,9 @@ class AttentionProblem {
   // Fills outputs with NaN and launches. The plan of the last run is kept.
   kernels::LaunchResult Run(const kernels::KernelRow& row, const RunSettings& settings = {});
   const kernels::LaunchPlan& plan() const { return plan_; }
+
+  // Every region that the params point to.
+  std::vector<MemoryRegion> Regions();
 
   ProblemOutput Output(int sequence) const;
   std::vector<std::byte> OutputBits(int sequence) const;  // o then lse
@@ -98,8 +108,14 @@ class AttentionProblem {
   kernels::LaunchPlan plan_;
 };
 
-// Rows of the table that compute attention in `type` on this machine (every SIMD target it has).
-std::vector<const kernels::KernelRow*> AttentionRows(kernels::DataType type);
+// The device under test: cpu_rows.cc or cuda_rows.cc, whichever the test is linked with.
+//
+// Rows of the table that serve the problem there: every SIMD target that the machine has, or every
+// CUDA row and head_dim bucket.
+std::vector<const kernels::KernelRow*> AttentionRows(const AttentionProblem& problem);
+// One launch of the params, whose outputs hold NaN, reruns included. `plan` is the one that ran.
+kernels::LaunchResult LaunchRow(AttentionProblem& problem, const kernels::KernelRow& row,
+                                const RunSettings& settings, kernels::LaunchPlan& plan);
 
 // Runs `row` and checks every sequence against float64: classes of NaN and infinity, error at most
 // twice the plain pipeline's plus the floor, guards. Empty: right; else what is wrong.

@@ -131,18 +131,6 @@ double UnitRoundoff(DataType type) {
   return type == DataType::kFp16 ? 0x1p-11 : 0x1p-8;
 }
 
-std::vector<const kernels::KernelRow*> AttentionRows(DataType type) {
-  std::vector<const kernels::KernelRow*> rows;
-  for (const kernels::KernelRow& row : kernels::KernelTable()) {
-    if (row.launch != nullptr && row.device == kernels::DeviceKind::kCpu &&
-        (row.data_types & kernels::TypeBit(type)) != 0 &&
-        kernels::CpuTargetSupported(row.cpu_target)) {
-      rows.push_back(&row);
-    }
-  }
-  return rows;
-}
-
 std::string CheckRow(AttentionProblem& problem, const kernels::KernelRow& row,
                      const RunSettings& settings) {
   const auto name = [&] {

@@ -1,0 +1,6 @@
+#include "kernels/naive/softmax.cuh"
+
+namespace attnd::kernels::naive {
+template cudaError_t LaunchSoftmax<float>(const CudaLaunchParams&, const ChunkMatrices&,
+                                          cudaStream_t);
+}  // namespace attnd::kernels::naive
