@@ -1,15 +1,14 @@
 #include "server/cuda_backend.h"
 
-#include <algorithm>
 #include <utility>
-
-#include "absl/strings/str_cat.h"
 
 namespace attnd {
 namespace {
 
 constexpr int kUploadChunks = 8;
 constexpr std::int64_t kUploadChunkBytes = std::int64_t{2} << 20;
+// Each of the ceilings' measurements; they delay readiness.
+constexpr double kCeilingSeconds = 0.05;
 
 const char* AppendRowName() {
   for (const kernels::KernelRow& row : kernels::KernelTable()) {
@@ -159,27 +158,8 @@ void CudaBackend::Complete() {
 }
 
 double CudaBackend::MeasureReadBandwidth() {
-  constexpr int kRuns = 5;
-  cudaSetDevice(device_index_);
-  const auto bytes =
-      static_cast<std::size_t>(std::min(lane_.limits.pool_bytes / 2, std::int64_t{1} << 30));
-  auto begin = MakeEvent(/*timing=*/true);
-  auto end = MakeEvent(/*timing=*/true);
-  if (!begin.ok() || !end.ok()) return 0;
-  cudaStream_t stream = lane_.compute.get();
-  double best = 0;
-  for (int i = 0; i < kRuns; ++i) {
-    cudaError_t error = cudaEventRecord(begin->get(), stream);
-    if (error == cudaSuccess) {
-      error = cudaMemcpyAsync(pool_.get(), pool_.get() + bytes, bytes, cudaMemcpyDeviceToDevice,
-                              stream);
-    }
-    if (error == cudaSuccess) error = cudaEventRecord(end->get(), stream);
-    if (error != cudaSuccess || !AwaitEvent(end->get()).ok()) return 0;
-    const double seconds = SecondsBetween(begin->get(), end->get());
-    if (seconds > 0) best = std::max(best, 2.0 * static_cast<double>(bytes) / seconds);
-  }
-  return best;
+  if (cudaSetDevice(device_index_) != cudaSuccess) return 0;
+  return kernels::MeasureCudaCeilings(kCeilingSeconds).read_bytes_per_second;
 }
 
 }  // namespace attnd

@@ -31,7 +31,7 @@ class CudaBackendTest : public ::testing::Test {
     options.limits.device.kind = kernels::DeviceKind::kCuda;
     options.limits.device.compute_capability = facts.gpus.at(0).compute_capability;
     options.limits.device.num_threads = facts.gpus.at(0).multiprocessors;
-    options.limits.device_name = "cuda:0";
+    options.limits.device_name = testing::TestDevice();
     options.limits.workspace_bytes = 64 * kMiB;
     options.limits.pool_bytes = 64 * kMiB;
     options.arena_bytes = arena_bytes;
@@ -71,7 +71,7 @@ class CudaBackendTest : public ::testing::Test {
 
   SteadyClock clock_;
   ServerConfig config_;
-  Metrics metrics_{BuildInfo{}, "cuda:0", clock_};
+  Metrics metrics_{BuildInfo{}, testing::TestDevice(), clock_};
   std::unique_ptr<CudaBackend> backend_;
   std::optional<Scheduler> scheduler_;
 };
