@@ -118,6 +118,7 @@ else
     check shellcheck shellcheck -x scripts/*.sh loadtest/scripts/*.sh .ci/run || true
     check codespell codespell || true
     check dashboards scripts/dashboards_test.sh || true
+    check deploy scripts/deploy_test.sh || true
     cuda_part
     check throughput loadtest/scripts/throughput_vs_naive.sh --quick || true
   fi
@@ -130,6 +131,7 @@ else
     for script in latency_knee overload soak; do check "$script" "loadtest/scripts/$script.sh" --quick || true; done
     check "fuzz" scripts/fuzz.sh --seconds 120 || true
     check "bare system" scripts/bare_system_test.sh || true
+    check images scripts/image_test.sh || true
   fi
 fi
 
