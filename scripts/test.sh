@@ -96,10 +96,10 @@ cuda_part() {
     echo "--- cuda build skipped: no nvcc (scripts/cuda_toolkit.sh brings one)"
     return
   fi
-  local programs=(cuda_rows_test cuda_decode_plan_test cuda_kernel_table_test cuda_launch_params_test cuda_prefill_plan_test)
+  local programs=(cuda_rows_test cuda_decode_plan_test cuda_kernel_table_test cuda_launch_params_test cuda_plan_test cuda_prefill_plan_test)
   build_cuda() { cmake --preset cuda && cmake --build --preset cuda --target "${programs[@]}"; }
   if check "cuda build" build_cuda; then
-    run_ctest "cuda tests" cuda -R '^Cuda(\.|DecodePlan|KernelTable|LaunchParams|PrefillPlan)|cuda_budget_test$'
+    run_ctest "cuda tests" cuda -R '^Cuda(\.|DecodePlan|KernelTable|LaunchParams|Plan|PrefillPlan)|^NaivePlan|cuda_budget_test$'
   fi
 }
 

@@ -99,7 +99,7 @@ std::vector<std::uint32_t> Descending(const PageLayout& layout, int num_pages) {
   return table;
 }
 
-TEST(CacheUpdateTest, AppendWritesWhatTheCpuWrites) {
+TEST(CudaCacheUpdateTest, AppendWritesWhatTheCpuWrites) {
   for (const DataType type : kTypes) {
     for (const int page_tokens : {1, 16, 64}) {
       const PageLayout layout{type, page_tokens, 3, 72, PaddedHeadDim(72)};
@@ -112,7 +112,7 @@ TEST(CacheUpdateTest, AppendWritesWhatTheCpuWrites) {
   }
 }
 
-TEST(CacheUpdateTest, RotatedRowsAgreeWithTheCpu) {
+TEST(CudaCacheUpdateTest, RotatedRowsAgreeWithTheCpu) {
   for (const DataType type : kTypes) {
     for (const bool interleaved : {false, true}) {
       RopeParams rope;
@@ -137,7 +137,7 @@ TEST(CacheUpdateTest, RotatedRowsAgreeWithTheCpu) {
   }
 }
 
-TEST(CacheUpdateTest, APageOutsideThePoolIsReportedAndNothingIsWrittenThere) {
+TEST(CudaCacheUpdateTest, APageOutsideThePoolIsReportedAndNothingIsWrittenThere) {
   const PageLayout layout{DataType::kBf16, 16, 2, 64, 64};
   std::vector<std::uint32_t> table = Descending(layout, 4);
   table[2] = static_cast<std::uint32_t>(4 * layout.page_bytes() / kPageUnitBytes);
@@ -146,13 +146,13 @@ TEST(CacheUpdateTest, APageOutsideThePoolIsReportedAndNothingIsWrittenThere) {
   EXPECT_EQ(pools.status.faults, kCudaPageOutOfPool);
 }
 
-TEST(CacheUpdateTest, MoreTokensThanAGridDimensionHolds) {
+TEST(CudaCacheUpdateTest, MoreTokensThanAGridDimensionHolds) {
   const PageLayout layout{DataType::kFp16, 256, 1, 8, PaddedHeadDim(8)};
   const Pools pools = AppendBoth(layout, 280, Descending(layout, 280), 70000, 3, {});
   EXPECT_EQ(pools.cpu, pools.cuda);
 }
 
-TEST(CacheUpdateTest, RotatedQueriesAgreeWithTheCpu) {
+TEST(CudaCacheUpdateTest, RotatedQueriesAgreeWithTheCpu) {
   for (const DataType type : kTypes) {
     RopeParams rope;
     rope.enabled = true;
@@ -171,7 +171,7 @@ TEST(CacheUpdateTest, RotatedQueriesAgreeWithTheCpu) {
   }
 }
 
-TEST(CacheUpdateTest, MergedStatesAgreeWithTheCpu) {
+TEST(CudaCacheUpdateTest, MergedStatesAgreeWithTheCpu) {
   constexpr float kEmpty = -std::numeric_limits<float>::infinity();
   constexpr int kRows = 37;
   constexpr int kDim = 80;

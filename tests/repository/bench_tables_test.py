@@ -10,6 +10,7 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
 import bench_tables  # noqa: E402  (the folder is not a package)
+import t4_budget  # noqa: E402
 
 HEAD = {"commit": "abc", "command": "attnbench", "device": "a CPU", "date": "2026-01-02T03:04:05Z"}
 LINE = {
@@ -108,6 +109,11 @@ class CommittedPagesTest(unittest.TestCase):
             with self.subTest(page.name):
                 text = page.read_text(encoding="utf-8")
                 self.assertEqual(bench_tables.regenerate(text), text, "run scripts/bench_tables.py")
+
+    def test_the_t4_budget_shows_its_data(self):
+        text = t4_budget.PAGE.read_text(encoding="utf-8")
+        self.assertEqual(t4_budget.regenerate(text), text, "run scripts/t4_budget.py")
+        self.assertIn("prefill_fp16_d128", text)
 
 
 if __name__ == "__main__":
