@@ -181,69 +181,89 @@ Json Line(const Run& run, const CudaBenchCase& bench_case, const LaunchPlan& pla
       {"workspace_bytes", plan.workspace_bytes}};
 }
 
-void MeasureCase(Run& run, const CudaBenchCase& bench_case, std::ofstream& json_file) {
-  const CudaBenchProblem problem(bench_case);
-  const int capability = bench_case.arch == "sm75" ? 75 : run.limits.compute_capability;
-  const KernelRow& row =
-      FindRow(bench_case, problem.params(0), bench_case.shape.operation, capability);
-  GraphSide ours(row, problem, bench_case.graph_launches, run.stream);
+struct PeerResult {
+  std::string name;
+  double ms;
+  std::int64_t extra_bytes;
+};
+
+void AddPeers(Json& line, const std::vector<PeerResult>& peers) {
+  for (const PeerResult& peer : peers) {
+    line[peer.name + "_ms"] = Rounded(peer.ms);
+    if (peer.extra_bytes > 0) line[peer.name + "_extra_bytes"] = peer.extra_bytes;
+  }
+}
+
+void CheckError(const char* row, const CudaBenchProblem& problem, Json& line) {
   const double error = problem.Error();
   if (!(error <= problem.Tolerance())) {
-    throw std::runtime_error(std::string(row.name) + ": error " + std::to_string(error) +
-                             ", allowed " + std::to_string(problem.Tolerance()));
+    throw std::runtime_error(std::string(row) + ": error " + std::to_string(error) + ", allowed " +
+                             std::to_string(problem.Tolerance()));
   }
+  line["error"] = Rounded(error);
+}
+
+// The lines of one case: our row's, then naive's where it was timed.
+std::vector<Json> MeasureCase(Run& run, const CudaBenchCase& bench_case) {
+  const CudaBenchProblem problem(bench_case);
+  const int capability = bench_case.arch == "sm75" ? 75 : run.limits.compute_capability;
+  const auto find = [&](Operation operation) -> const KernelRow& {
+    return FindRow(bench_case, problem.params(0), operation, capability);
+  };
+  Json errors;
+  GraphSide ours(find(bench_case.shape.operation), problem, bench_case.graph_launches, run.stream);
+  CheckError(ours.plan().row->name, problem, errors);
   std::vector<Side> storage(2 + bench_case.peers.size());
   std::vector<Side*> sides = {&storage[0]};
   storage[0].run = [&](int calls) { return ours.Run(calls); };
   std::unique_ptr<GraphSide> naive;
+  Json naive_errors;
   if (bench_case.with_naive) {
-    naive = std::make_unique<GraphSide>(
-        FindRow(bench_case, problem.params(0), Operation::kNaive, capability), problem, 1,
-        run.stream);
+    naive = std::make_unique<GraphSide>(find(Operation::kNaive), problem, 1, run.stream);
+    CheckError(naive->plan().row->name, problem, naive_errors);
     storage[1].run = [&](int calls) { return naive->Run(calls); };
     sides.push_back(&storage[1]);
   }
-  std::map<std::string, Side*> peers;
-  std::map<std::string, std::int64_t> extra_bytes;
   for (std::size_t i = 0; run.options.peers && i < bench_case.peers.size(); ++i) {
     BenchPeer& peer = Peer(run, bench_case.peers[i]);
     if (!peer.Prepare(bench_case.shape, bench_case.graph_launches)) continue;
-    Side& side = storage[2 + i];
-    side.run = [&peer](int calls) { return peer.Run(calls); };
-    sides.push_back(&side);
-    peers[bench_case.peers[i]] = &side;
-    extra_bytes[bench_case.peers[i]] = peer.extra_bytes();
+    storage[2 + i].run = [&peer](int calls) { return peer.Run(calls); };
+    sides.push_back(&storage[2 + i]);
   }
   RunRounds(sides, run.options.measure, nullptr);
 
-  const Timing timing = Summarise(storage[0].ms);
-  Json line = Line(run, bench_case, ours.plan(), timing);
-  std::printf("%-46s %-26s %9.4f ms %7.1f TFLOP/s %7.0f GB/s %5.1f%%", bench_case.Name().c_str(),
-              row.name, timing.ms, line["tflops"].get<double>(), line["gbps"].get<double>(),
-              100 * line["fraction_of_floor"].get<double>());
-  const auto add_peers = [&](Json& to, double ms, bool print) {
-    for (const auto& [name, side] : peers) {
-      const double peer_ms = Summarise(side->ms).ms;
-      to[name + "_ms"] = Rounded(peer_ms);
-      if (extra_bytes[name] > 0) to[name + "_extra_bytes"] = extra_bytes[name];
-      if (print) std::printf("  %s %.2fx", name.c_str(), peer_ms / ms);
-    }
-  };
-  add_peers(line, timing.ms, true);
-  line["error"] = Rounded(error);
+  std::vector<PeerResult> peers;
+  for (std::size_t i = 0; i < bench_case.peers.size(); ++i) {
+    if (storage[2 + i].ms.empty()) continue;
+    peers.push_back({bench_case.peers[i], Summarise(storage[2 + i].ms).ms,
+                     Peer(run, bench_case.peers[i]).extra_bytes()});
+  }
+  for (auto& [name, peer] : run.peers) peer->Release();
+  std::vector<Json> lines = {Line(run, bench_case, ours.plan(), Summarise(storage[0].ms))};
+  AddPeers(lines[0], peers);
+  lines[0].update(errors);
   if (naive != nullptr) {
-    const Timing naive_timing = Summarise(storage[1].ms);
-    line["naive_ms"] = Rounded(naive_timing.ms);
-    line["naive_workspace_bytes"] = naive->plan().workspace_bytes;
-    std::printf("  naive %.2fx", naive_timing.ms / timing.ms);
-    Json naive_line = Line(run, bench_case, naive->plan(), naive_timing);
-    add_peers(naive_line, naive_timing.ms, false);
-    if (json_file.is_open()) json_file << naive_line.dump() << std::endl;
+    lines.push_back(Line(run, bench_case, naive->plan(), Summarise(storage[1].ms)));
+    AddPeers(lines[1], peers);
+    lines[1].update(naive_errors);
+    lines[0]["naive_ms"] = lines[1]["ms"];
+    lines[0]["naive_workspace_bytes"] = naive->plan().workspace_bytes;
+  }
+  return lines;
+}
+
+void Print(const Json& line) {
+  const double ms = line["ms"].get<double>();
+  std::printf("%-46s %-26s %9.4f ms %7.1f TFLOP/s %7.0f GB/s %5.1f%%",
+              line["case"].get<std::string>().c_str(), line["kernel"].get<std::string>().c_str(),
+              ms, line["tflops"].get<double>(), line["gbps"].get<double>(),
+              100 * line["fraction_of_floor"].get<double>());
+  for (const char* side : {"flash", "efficient", "cudnn", "eager", "naive"}) {
+    const auto other = line.find(std::string(side) + "_ms");
+    if (other != line.end()) std::printf("  %s %.2fx", side, other->get<double>() / ms);
   }
   std::printf("\n");
   std::fflush(stdout);
-  if (json_file.is_open()) json_file << line.dump() << std::endl;
-  for (auto& [name, peer] : run.peers) peer->Release();
 }
 
 }  // namespace
@@ -289,7 +309,11 @@ int RunCudaBench(const CudaBenchOptions& options) {
   int wrong = 0;
   for (const CudaBenchCase& bench_case : cases) {
     try {
-      MeasureCase(run, bench_case, json_file);
+      const std::vector<Json> lines = MeasureCase(run, bench_case);
+      Print(lines[0]);
+      for (const Json& line : lines) {
+        if (json_file.is_open()) json_file << line.dump() << std::endl;
+      }
     } catch (const std::exception& error) {
       std::printf("%-46s WRONG: %s\n", bench_case.Name().c_str(), error.what());
       std::fflush(stdout);

@@ -95,6 +95,29 @@ CudaBenchProblem::CudaBenchProblem(const CudaBenchCase& bench_case) : case_(benc
   for (Set& set : sets_) set.params.sequences = set.sequences.data();
 }
 
+std::int64_t CudaBenchProblem::AddPages(Set& set, int index) const {
+  const BenchCase& shape = case_.shape;
+  AttentionParams& params = set.params;
+  params.page_layout = {shape.data_type, shape.page_tokens, shape.num_kv_heads, shape.head_dim,
+                        PaddedHeadDim(shape.head_dim)};
+  const std::int64_t pages_each = (shape.kv_length + shape.page_tokens - 1) / shape.page_tokens;
+  const std::int64_t pages = pages_each * shape.num_sequences;
+  params.pool_bytes = pages * params.page_layout.page_bytes();
+  set.k = RandomTensor(shape.data_type, params.pool_bytes);  // the pool
+  params.pool = set.k.get();
+  std::vector<std::uint32_t> table(static_cast<std::size_t>(pages));
+  std::iota(table.begin(), table.end(), 0U);
+  std::shuffle(table.begin(), table.end(), std::mt19937(static_cast<unsigned>(index) + 1));
+  for (std::uint32_t& entry : table) {
+    entry *= static_cast<std::uint32_t>(params.page_layout.page_bytes() / kPageUnitBytes);
+  }
+  set.page_table = AllocateDevice(pages * 4);
+  CheckCuda(cudaMemcpy(set.page_table.get(), table.data(), static_cast<std::size_t>(pages * 4),
+                       cudaMemcpyHostToDevice),
+            "copy of the page table");
+  return pages_each;
+}
+
 CudaBenchProblem::Set CudaBenchProblem::MakeSet(int index) const {
   const BenchCase& shape = case_.shape;
   const std::int64_t q_row = std::int64_t{shape.num_heads} * shape.head_dim;
@@ -117,23 +140,7 @@ CudaBenchProblem::Set CudaBenchProblem::MakeSet(int index) const {
     set.k = RandomTensor(shape.data_type, shape.num_sequences * kv_bytes);
     set.v = RandomTensor(shape.data_type, shape.num_sequences * kv_bytes);
   } else {
-    params.page_layout = {shape.data_type, shape.page_tokens, shape.num_kv_heads, shape.head_dim,
-                          PaddedHeadDim(shape.head_dim)};
-    pages_each = (shape.kv_length + shape.page_tokens - 1) / shape.page_tokens;
-    const std::int64_t pages = pages_each * shape.num_sequences;
-    params.pool_bytes = pages * params.page_layout.page_bytes();
-    set.k = RandomTensor(shape.data_type, params.pool_bytes);  // the pool
-    params.pool = set.k.get();
-    std::vector<std::uint32_t> table(static_cast<std::size_t>(pages));
-    std::iota(table.begin(), table.end(), 0U);
-    std::shuffle(table.begin(), table.end(), std::mt19937(static_cast<unsigned>(index) + 1));
-    for (std::uint32_t& entry : table) {
-      entry *= static_cast<std::uint32_t>(params.page_layout.page_bytes() / kPageUnitBytes);
-    }
-    set.page_table = AllocateDevice(pages * 4);
-    CheckCuda(cudaMemcpy(set.page_table.get(), table.data(), static_cast<std::size_t>(pages * 4),
-                         cudaMemcpyHostToDevice),
-              "copy of the page table");
+    pages_each = AddPages(set, index);
   }
   for (std::int64_t i = 0; i < shape.num_sequences; ++i) {
     AttentionSequence sequence;

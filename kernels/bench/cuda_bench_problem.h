@@ -41,6 +41,8 @@ class CudaBenchProblem {
     AttentionParams params;
   };
   Set MakeSet(int index) const;
+  // The pool and a shuffled page table; the pages of one sequence.
+  std::int64_t AddPages(Set& set, int index) const;
 
   CudaBenchCase case_;
   std::vector<Set> sets_;
