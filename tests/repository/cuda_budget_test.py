@@ -4,6 +4,8 @@ import argparse
 import json
 import pathlib
 import re
+import shutil
+import subprocess
 import sys
 import unittest
 
@@ -32,14 +34,38 @@ def resources(folder):
     return found
 
 
+def objects(target):
+    """The objects of a target whose source is still in the tree."""
+    folder = KERNELS / f"CMakeFiles/{target}.dir"
+    return [path for path in sorted(folder.rglob("*.cu.o"))
+            if (ROOT / "kernels" / path.relative_to(folder).with_suffix("")).exists()]
+
+
+def weak_symbols(path):
+    listing = subprocess.run(["nm", str(path)], check=True, capture_output=True, text=True).stdout
+    return {line.split()[-1] for line in listing.splitlines() if re.search(r" [WVu] _ZN5attnd", line)}
+
+
 class CudaBudgetTest(unittest.TestCase):
     def test_every_object_holds_exactly_the_images_of_its_folder(self):
         for target, expected in IMAGES.items():
-            objects = sorted((KERNELS / f"CMakeFiles/{target}.dir").rglob("*.cu.o"))
-            self.assertTrue(objects, f"no object of {target}: is this a CUDA build?")
-            for path in objects:
+            found = objects(target)
+            self.assertTrue(found, f"no object of {target}: is this a CUDA build?")
+            for path in found:
                 images = sorted((kind, architecture) for kind, architecture, _ in fatbin_images.images(path.read_bytes()))
                 self.assertEqual(images, sorted(expected), path.name)
+
+    def test_no_two_objects_define_the_same_name(self):
+        """The linker would keep one of them without a word, and one architecture's code would answer for another's."""
+        if shutil.which("nm") is None:
+            self.skipTest("nm is not installed")
+        owner = {}
+        for target in IMAGES:
+            for path in objects(target):
+                for symbol in weak_symbols(path):
+                    self.assertNotIn(symbol, owner, f"{symbol}: {owner.get(symbol)} and {path.name}")
+                    owner[symbol] = path.name
+        self.assertTrue(any("LaunchPrefill" in symbol for symbol in owner))
 
     def test_the_t4_rows_keep_to_their_budget(self):
         budget = json.loads(BUDGET.read_text(encoding="utf-8"))["kernels"]
