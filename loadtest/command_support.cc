@@ -81,4 +81,11 @@ int Fail(const absl::Status& status, int exit_code) {
   return exit_code;
 }
 
+int ExitCodeOf(const CommonOptions& common, const RunResult& result) {
+  if (result.interrupted) return kExitInterrupted;
+  if (result.gave_up || result.failure_ratio() > common.max_failure_ratio) return kExitFailures;
+  // Nothing measured is no success.
+  return result.ok > 0 ? kExitOk : kExitFailures;
+}
+
 }  // namespace attnd::loadtest

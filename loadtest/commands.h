@@ -12,6 +12,7 @@
 #include "client/transport.h"
 #include "loadtest/report.h"
 #include "loadtest/scenario.h"
+#include "loadtest/trace.h"
 
 namespace attnd::loadtest {
 
@@ -48,6 +49,14 @@ struct LoadOptions {
 };
 int RunLoad(const CommonOptions& common, const LoadOptions& load);
 
+struct ReplayOptions {
+  Scenario scenario;  // kind=decode: shape, layers and connections; lengths are the trace's
+  std::string trace;  // path
+  TraceScale scale;
+  int max_in_flight = 256;  // sessions
+};
+int RunReplay(const CommonOptions& common, const ReplayOptions& replay);
+
 struct FloorOptions {
   std::vector<Scenario> scenarios;
   double duration_seconds = 5;
@@ -77,6 +86,8 @@ void DrawProgress(const std::string& label, double done, std::int64_t ok, std::i
                   std::int64_t in_flight);
 void EndProgress(const CommonOptions& common);
 int Fail(const absl::Status& status, int exit_code);
+// Of a run that ended: interrupted, too many failures, nothing measured, or OK.
+int ExitCodeOf(const CommonOptions& common, const RunResult& result);
 
 inline std::chrono::nanoseconds Seconds(double seconds) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(

@@ -92,6 +92,7 @@ struct Flags {
   CommonOptions common;
   ScenarioFlags scenarios;
   LoadOptions load;
+  ReplayOptions replay;
   FloorOptions floor;
   CompareOptions compare;
   std::string algorithm = "auto";
@@ -136,6 +137,34 @@ CLI::App* AddRun(CLI::App& app, Flags& flags) {
   return run;
 }
 
+CLI::App* AddReplay(CLI::App& app, Flags& flags) {
+  CLI::App* command = app.add_subcommand(
+      "replay",
+      "sessions of a trace: each makes a sequence, appends its prompt and steps through its output "
+      "when it is due");
+  AddCommonFlags(*command, flags.common, true);
+  AddScenarioFlags(*command, flags.scenarios);
+  ReplayOptions& replay = flags.replay;
+  command
+      ->add_option("--trace", replay.trace,
+                   ".csv as Azure's LLM inference traces, .jsonl as Mooncake's")
+      ->required();
+  command->add_option("--speed", replay.scale.speed, "2: twice as fast as recorded")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  command->add_option("--length_scale", replay.scale.lengths, "0.1: a tenth of the tokens")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  command->add_option("--sessions", replay.scale.limit, "only so many from the start of the trace")
+      ->check(CLI::PositiveNumber);
+  command
+      ->add_option("--max_in_flight", replay.max_in_flight,
+                   "sessions due beyond it are counted as skipped; the next one takes the lengths")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 4096));
+  return command;
+}
+
 CLI::App* AddFloor(CLI::App& app, Flags& flags) {
   CLI::App* floor = app.add_subcommand(
       "floor",
@@ -164,9 +193,11 @@ CLI::App* AddCompare(CLI::App& app, Flags& flags) {
   return compare;
 }
 
-int RunSelected(Flags& flags, const CLI::App& run, const CLI::App& floor) {
-  const auto scenarios =
-      ReadAll(flags.scenarios, "kind=attend,tokens=1024,heads=8,head_dim=64,type=fp32");
+int RunSelected(Flags& flags, const CLI::App& run, const CLI::App& replay, const CLI::App& floor) {
+  const char* const fallback = replay.parsed()
+                                   ? "kind=decode,heads=32,kv_heads=8,head_dim=128,type=bf16"
+                                   : "kind=attend,tokens=1024,heads=8,head_dim=64,type=fp32";
+  const auto scenarios = ReadAll(flags.scenarios, fallback);
   if (!scenarios.ok()) return Fail(scenarios.status(), kExitUsage);
   if (run.parsed()) {
     if (scenarios->size() != 1) {
@@ -179,6 +210,13 @@ int RunSelected(Flags& flags, const CLI::App& run, const CLI::App& floor) {
                                        : flags.algorithm == "fused" ? v1::ALGORITHM_FUSED
                                                                     : v1::ALGORITHM_AUTO);
     return RunLoad(flags.common, flags.load);
+  }
+  if (replay.parsed()) {
+    if (scenarios->size() != 1) {
+      return Fail(absl::InvalidArgumentError("replay takes one scenario"), kExitUsage);
+    }
+    flags.replay.scenario = scenarios->front();
+    return RunReplay(flags.common, flags.replay);
   }
   if (floor.parsed()) {
     flags.floor.scenarios = *scenarios;
@@ -202,6 +240,7 @@ int Main(int argc, char** argv) {
   // By link, not by argv: the file may stand anywhere on the search path.
   flags.common.program = "/proc/self/exe";
   const CLI::App* run = AddRun(app, flags);
+  const CLI::App* replay = AddReplay(app, flags);
   const CLI::App* floor = AddFloor(app, flags);
   AddCompare(app, flags);
   // What EchoProcess starts; of no use to people.
@@ -223,7 +262,7 @@ int Main(int argc, char** argv) {
   }
   std::signal(SIGINT, OnInterrupt);
   std::signal(SIGTERM, OnInterrupt);
-  return RunSelected(flags, *run, *floor);
+  return RunSelected(flags, *run, *replay, *floor);
 }
 
 }  // namespace

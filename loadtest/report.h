@@ -1,6 +1,8 @@
 // Results as tables for people and JSON for scripts.
 #pragma once
 
+#include <chrono>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,6 +12,8 @@
 #include "loadtest/comparison.h"
 #include "loadtest/run_result.h"
 #include "loadtest/scenario.h"
+#include "loadtest/session_workload.h"
+#include "loadtest/trace.h"
 #include "nlohmann/json_fwd.hpp"
 
 namespace attnd::loadtest {
@@ -35,6 +39,15 @@ struct ScenarioComparison {
   FloorResult floor;
 };
 
+// Of a replayed trace: sessions are the operations of its run.
+struct ReplayReport {
+  std::string trace;  // path
+  TraceScale scale;
+  std::int64_t sessions = 0;
+  std::chrono::nanoseconds span{0};  // first to last arrival, scaled
+  SessionTimes times;
+};
+
 // Of a run: its settings beside its result.
 struct RunReport {
   Scenario scenario;
@@ -44,6 +57,7 @@ struct RunReport {
   std::optional<double> slo_ms;  // goodput counts OK answers within it
   RunResult result;
   std::optional<FloorResult> floor;
+  std::optional<ReplayReport> replay;
 };
 
 // Text ends with a newline.

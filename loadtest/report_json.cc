@@ -127,6 +127,19 @@ Json RunJson(const RunReport& report) {
                                : 0.0;
   }
   if (report.floor) json["floor"] = FloorJson(report.scenario, *report.floor);
+  if (report.replay) {
+    const ReplayReport& replay = *report.replay;
+    // Lengths are the trace's.
+    json["shape"].erase("prompt");
+    json["shape"].erase("steps");
+    json["replay"] = {{"trace", replay.trace},
+                      {"speed", replay.scale.speed},
+                      {"length_scale", replay.scale.lengths},
+                      {"sessions", replay.sessions},
+                      {"span_seconds", std::chrono::duration<double>(replay.span).count()},
+                      {"first_token", DurationsJson(replay.times.first_token)},
+                      {"step", DurationsJson(replay.times.step)}};
+  }
   return json;
 }
 

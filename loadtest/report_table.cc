@@ -71,17 +71,31 @@ std::string CountsText(const RunReport& report) {
   return text;
 }
 
-}  // namespace
-
-std::string RunTable(const RunReport& report) {
-  const RunResult& result = report.result;
-  std::string text = absl::StrFormat("%s: %s\n", report.scenario.name, ShapeText(report.scenario));
+std::string HeadText(const RunReport& report) {
+  const Scenario& scenario = report.scenario;
+  if (report.replay) {
+    return absl::StrFormat(
+        "%s: %d sessions over %.1f s, %d/%d heads x %d, %s, %d layers, at most %d in flight\n",
+        report.replay->trace, report.replay->sessions,
+        std::chrono::duration<double>(report.replay->span).count(), scenario.heads,
+        scenario.kv_heads, scenario.head_dim, std::string(client::DataTypeName(scenario.data_type)),
+        scenario.layers, report.slots);
+  }
+  std::string text = absl::StrFormat("%s: %s\n", scenario.name, ShapeText(scenario));
   if (report.open_loop) {
     absl::StrAppendFormat(&text, "  open loop, %.1f requests/s offered, at most %d in flight\n",
                           report.offered_rate, report.slots);
   } else {
     absl::StrAppendFormat(&text, "  closed loop, %d workers\n", report.slots);
   }
+  return text;
+}
+
+}  // namespace
+
+std::string RunTable(const RunReport& report) {
+  const RunResult& result = report.result;
+  std::string text = HeadText(report);
   if (result.interrupted) text += "  INTERRUPTED: a partial report\n";
   if (result.gave_up) text += "  GAVE UP: nothing but failures\n";
   text += CountsText(report);
@@ -104,6 +118,10 @@ std::string RunTable(const RunReport& report) {
   }
   text += PercentileRow("queue", result.queue_time);
   text += PercentileRow("kernel", result.kernel_time);
+  if (report.replay) {
+    text += PercentileRow("first token", report.replay->times.first_token);
+    text += PercentileRow("each step", report.replay->times.step);
+  }
   if (report.floor) text += PercentileRow("floor (echo)", report.floor->run.latency);
   if (!result.kernels.empty()) {
     absl::StrAppend(&text, "  kernels: ", absl::StrJoin(result.kernels, ", "), "\n");

@@ -11,13 +11,6 @@ namespace {
 
 constexpr double kFloorSeconds = 2;
 
-int ExitCode(const CommonOptions& common, const RunResult& result) {
-  if (result.interrupted) return kExitInterrupted;
-  if (result.gave_up || result.failure_ratio() > common.max_failure_ratio) return kExitFailures;
-  // Nothing measured is no success.
-  return result.ok > 0 ? kExitOk : kExitFailures;
-}
-
 RunOptions OptionsOf(const CommonOptions& common, const LoadOptions& load,
                      ArrivalProcess* arrivals) {
   RunOptions run;
@@ -78,7 +71,7 @@ int RunLoad(const CommonOptions& common, const LoadOptions& load) {
   nlohmann::json json = ReportHeader("attnload run", common.command, *server);
   json["run"] = RunJson(report);
   if (!WriteJson(common, json)) return kExitUsage;
-  return ExitCode(common, report.result);
+  return ExitCodeOf(common, report.result);
 }
 
 int RunFloor(const CommonOptions& common, const FloorOptions& options) {

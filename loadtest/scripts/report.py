@@ -165,6 +165,11 @@ def runs_section(runs):
         (name, {"kernel": run["result"]["kernel_time"]["mean_us"], "queue": run["result"]["queue_time"]["mean_us"],
                 "rest (transport, copies)": max(0.0, run["result"]["service_time"]["mean_us"] - run["result"]["kernel_time"]["mean_us"]
                                                        - run["result"]["queue_time"]["mean_us"])}) for name, run in chosen.items()], duration))
+    replays = [(run["replay"]["trace"], run["replay"]) for run in runs if "replay" in run]
+    for name, replay in replays:
+        plots.append(line_plot(f"Tokens of {pathlib.Path(name).name}", {
+            label: [(-math.log10(1 - p), replay[part][key]) for key, p in PERCENTILES] for label, part in (("first token", "first_token"), ("each step", "step"))},
+                               "percentile", "time, logarithmic", log=True, shown=duration, x_shown=lambda x: f"{100 * (1 - 10 ** -x):.4g} %"))
     return ("<h2>Runs</h2><div class=plots>" + "".join(plots) + "</div>" +
             table(("scenario", "offered/s", "OK/s", "failed", "skipped", "p50", "p90", "p99", "lag p99", "batch", "failures"), run_rows(runs)))
 

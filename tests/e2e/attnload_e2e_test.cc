@@ -74,6 +74,23 @@ TEST_F(AttnloadE2eTest, EveryPathOfTheWorkloadsIsServed) {
   EXPECT_TRUE(local_.AwaitIdle());
 }
 
+TEST_F(AttnloadE2eTest, BothKindsOfTracesAreReplayed) {
+  for (const char* trace : {"azure_hand_made.csv", "mooncake_hand_made.jsonl"}) {
+    const ProgramResult result =
+        Run("replay", std::string("--scenario kind=decode,heads=4,kv_heads=2,head_dim=32,layers=2 "
+                                  "--speed 2 --trace " ATTND_TRACES "/") +
+                          trace);
+    ASSERT_EQ(result.exit_code, 0) << result.output << result.errors;
+    const Json run = Report()["run"];
+    const auto sessions = run["replay"]["sessions"].get<int>();
+    EXPECT_EQ(run["result"]["ok"], sessions) << trace;
+    EXPECT_EQ(run["replay"]["first_token"]["count"], sessions) << trace;
+    EXPECT_GT(run["replay"]["step"]["count"].get<int>(), sessions) << trace;
+    EXPECT_NE(result.output.find("each step"), std::string::npos) << result.output;
+  }
+  EXPECT_EQ(Run("replay", "--trace /nonexistent.csv").exit_code, 2);
+}
+
 TEST_F(AttnloadE2eTest, CompareRunsFusedNaiveAndAlone) {
   const ProgramResult result =
       Run("compare",

@@ -4,6 +4,7 @@
 import copy
 import html.parser
 import json
+import math
 import pathlib
 import re
 import subprocess
@@ -14,7 +15,8 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 SCRIPTS = ROOT / "loadtest/scripts"
 sys.path.insert(0, str(SCRIPTS))
-import report  # noqa: E402  (the folder is not a package)
+import make_trace  # noqa: E402  (the folder is not a package)
+import report  # noqa: E402
 import soak_sample  # noqa: E402
 
 
@@ -164,11 +166,36 @@ class GrowthTest(unittest.TestCase):
         self.assertRegex(soak_sample.faults(self.samples[:1])[0], "too few")
 
 
+class MadeUpTraceTest(unittest.TestCase):
+
+    def test_it_has_the_statistics_that_it_claims(self):
+        # At 20,000 sessions five standard errors of a mean of logarithms are 5 x 1.4 / sqrt(20000) = 0.05; cutting at the largest shifts it by less.
+        for like, fit in make_trace.LIKE.items():
+            made = list(make_trace.sessions(like, 20_000, seed=7))
+            for key, name in (("input_length", "prompt"), ("output_length", "output")):
+                mean, _, most = fit[name]
+                self.assertAlmostEqual(mean, sum(math.log(each[key]) for each in made) / len(made), delta=0.1, msg=f"{like} {name}")
+                self.assertLessEqual(max(each[key] for each in made), most)
+            times = [each["timestamp"] for each in made]
+            self.assertEqual(sorted(times), times)
+            # A mean gap has a relative standard error of variation / sqrt(n): five of them.
+            self.assertAlmostEqual(1, fit["rate"] * times[-1] / 1000 / (len(made) - 1), delta=5 * fit["variation"] / len(made) ** 0.5, msg=like)
+
+    def test_the_same_seed_gives_the_same_trace(self):
+        self.assertEqual(list(make_trace.sessions("azure_code", 50, 3)), list(make_trace.sessions("azure_code", 50, 3)))
+        self.assertNotEqual(list(make_trace.sessions("azure_code", 50, 3)), list(make_trace.sessions("azure_code", 50, 4)))
+
+    def test_another_rate_keeps_lengths_and_scales_gaps(self):
+        slow, fast = (list(make_trace.sessions("mooncake_conversation", 500, 1, rate)) for rate in (1.0, 10.0))
+        self.assertEqual([each["input_length"] for each in slow], [each["input_length"] for each in fast])
+        self.assertAlmostEqual(10, slow[-1]["timestamp"] / fast[-1]["timestamp"], delta=0.1)
+
+
 class HelpTest(unittest.TestCase):
 
     def test_every_script_explains_itself(self):
         scripts = [file for file in SCRIPTS.glob("*.sh") if file.name != "local_server.sh"]
-        self.assertGreaterEqual(len(scripts), 4)
+        self.assertGreaterEqual(len(scripts), 5)
         for script in scripts:
             done = subprocess.run([script, "--help"], capture_output=True, text=True, check=False)
             self.assertEqual(0, done.returncode, script.name)

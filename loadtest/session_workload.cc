@@ -1,0 +1,167 @@
+#include "loadtest/session_workload.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "loadtest/random_tensor.h"
+
+namespace attnd::loadtest {
+namespace {
+
+using client::Tensor;
+using SteadyClock = std::chrono::steady_clock;
+
+// Queries of a prompt travel in chunks of at most so many bytes.
+constexpr std::int64_t kChunkBytes = std::int64_t{8} << 20;
+
+client::ClientOptions OptionsOf(const ServiceWorkloadOptions& options) {
+  client::ClientOptions client;
+  client.transport = options.transport;
+  client.transport.connections = options.scenario.connections;
+  client.retry.max_attempts = 1;  // failures are counted, not hidden
+  return client;
+}
+
+std::chrono::nanoseconds DurationOf(const google::protobuf::Duration& duration) {
+  return std::chrono::seconds(duration.seconds()) + std::chrono::nanoseconds(duration.nanos());
+}
+
+Tensor FirstRows(const Tensor& tensor, std::int64_t rows) {
+  Tensor first = tensor;
+  first.size_bytes = tensor.size_bytes / tensor.shape[0] * rows;
+  first.shape[0] = rows;
+  return first;
+}
+
+}  // namespace
+
+struct SessionWorkload::Session {
+  std::string sequence_id;
+  client::CallOptions call;
+  OperationResult result;
+  SessionTimes times;
+};
+
+SessionWorkload::SessionWorkload(const ServiceWorkloadOptions& options, Trace trace)
+    : options_(options), trace_(std::move(trace)), client_(OptionsOf(options)) {}
+
+SessionWorkload::~SessionWorkload() = default;
+
+absl::Status SessionWorkload::Prepare(int slots) {
+  const Scenario& scenario = options_.scenario;
+  const auto longest = std::max_element(trace_.begin(), trace_.end(),
+                                        [](const TraceRecord& one, const TraceRecord& other) {
+                                          return one.prompt_tokens < other.prompt_tokens;
+                                        });
+  if (longest == trace_.end()) return absl::InvalidArgumentError("the trace holds no record");
+  const std::int64_t row_bytes =
+      std::int64_t{scenario.heads} * scenario.head_dim * client::ElementBytes(scenario.data_type);
+  const std::int64_t rows =
+      std::clamp<std::int64_t>(kChunkBytes / row_bytes, 1, longest->prompt_tokens);
+  const std::vector<std::int64_t> kv_shape{rows, scenario.kv_heads, scenario.head_dim};
+  q_ = RandomTensor(scenario.data_type, {rows, scenario.heads, scenario.head_dim}, options_.seed);
+  k_ = RandomTensor(scenario.data_type, kv_shape, options_.seed + 1);
+  v_ = RandomTensor(scenario.data_type, kv_shape, options_.seed + 2);
+  threads_.resize(static_cast<std::size_t>(slots));
+  return absl::OkStatus();
+}
+
+void SessionWorkload::Start(int slot, std::chrono::nanoseconds timeout, Done done) {
+  const TraceRecord& record = trace_[next_record_++ % trace_.size()];
+  // The slot's thread before it has called its `done`, its last act: the assignment joins it.
+  threads_[static_cast<std::size_t>(slot)] = std::jthread(
+      [this, &record, timeout, done = std::move(done)]() mutable { done(Run(record, timeout)); });
+}
+
+void SessionWorkload::Cancel() {
+  cancelled_ = true;
+  client_.transport().CancelAll();
+}
+
+OperationResult SessionWorkload::Run(const TraceRecord& record, std::chrono::nanoseconds timeout) {
+  Session session;
+  session.call.timeout = timeout;
+  session.result.status = RunSteps(session, record);
+  if (!session.sequence_id.empty()) {
+    v1::DeleteSequencesRequest request;
+    request.add_sequence_ids(session.sequence_id);
+    // Best effort: its lease ends what is left.
+    client_.DeleteSequences(request, session.call).status().IgnoreError();
+  }
+  if (session.result.status.ok()) {
+    session.result.tokens = record.prompt_tokens + record.output_tokens - 1;
+    const std::lock_guard lock(mutex_);
+    times_.first_token.Merge(session.times.first_token);
+    times_.step.Merge(session.times.step);
+  }
+  return std::move(session.result);
+}
+
+absl::Status SessionWorkload::RunSteps(Session& session, const TraceRecord& record) {
+  const Scenario& scenario = options_.scenario;
+  const SteadyClock::time_point start = SteadyClock::now();
+  v1::CreateSequenceRequest request;
+  request.set_num_layers(scenario.layers);
+  request.set_num_heads(scenario.heads);
+  request.set_num_kv_heads(scenario.kv_heads);
+  request.set_head_dim(scenario.head_dim);
+  request.set_data_type(scenario.data_type);
+  request.set_max_tokens(record.prompt_tokens + record.output_tokens);
+  v1::AttentionOptions& attention = *request.add_layer_groups()->mutable_options();
+  if (scenario.window >= 0) attention.set_window_left(scenario.window);
+  attention.set_logits_soft_cap(static_cast<float>(scenario.soft_cap));
+  const auto created = client_.CreateSequence(std::move(request), session.call);
+  if (!created.ok()) return created.status();
+  session.sequence_id = created->sequence_id();
+
+  const std::int64_t chunk = q_.shape[0];
+  for (std::int64_t done = 0; done < record.prompt_tokens; done += chunk) {
+    const std::int64_t rows = std::min(chunk, record.prompt_tokens - done);
+    if (absl::Status status = Append(session, done, rows); !status.ok()) return status;
+  }
+  session.times.first_token.Record(SteadyClock::now() - start);
+  // The prompt's last row answered the first output token.
+  for (std::int64_t token = 1; token < record.output_tokens; ++token) {
+    const SteadyClock::time_point step_start = SteadyClock::now();
+    absl::Status status = Append(session, record.prompt_tokens + token - 1, 1);
+    if (!status.ok()) return status;
+    session.times.step.Record(SteadyClock::now() - step_start);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SessionWorkload::Append(Session& session, std::int64_t position,
+                                     std::int64_t num_tokens) {
+  client::DecodeRequest request;
+  request.q = FirstRows(q_, num_tokens);
+  request.k = FirstRows(k_, num_tokens);
+  request.v = FirstRows(v_, num_tokens);
+  request.execution = execution_;
+  v1::Step& step = request.steps.emplace_back();
+  step.set_sequence_id(session.sequence_id);
+  step.set_position(position);
+  step.set_num_tokens(static_cast<std::int32_t>(num_tokens));
+  for (int layer = 0; layer < options_.scenario.layers; ++layer) {
+    if (cancelled_) return absl::CancelledError("the run has ended");
+    request.steps.front().set_layer(layer);
+    const auto reply = client_.Decode(request, session.call);
+    if (!reply.ok()) return reply.status();
+    if (!reply->failed_steps.empty()) {
+      return client::StatusFromProto(reply->failed_steps.front().status());
+    }
+    if (reply->o.size_bytes != request.q.size_bytes) {
+      return absl::DataLossError(absl::StrCat("a reply with ", reply->o.size_bytes,
+                                              " bytes of o, expected ", request.q.size_bytes));
+    }
+    OperationResult& result = session.result;
+    result.kernel_time += DurationOf(reply->execution.kernel_time());
+    result.queue_time += DurationOf(reply->execution.queue_time());
+    result.batch_requests = reply->execution.batch_requests();
+    result.kernels.assign(reply->execution.kernels().begin(), reply->execution.kernels().end());
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace attnd::loadtest

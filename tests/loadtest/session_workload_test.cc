@@ -1,0 +1,82 @@
+// Sessions of a trace against a scripted server, over real connections.
+#include "loadtest/session_workload.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "loadtest/runner.h"
+#include "tests/support/fake_attention_server.h"
+
+namespace attnd::loadtest {
+namespace {
+
+using client::FakeAttentionServer;
+using client::ScriptedAnswer;
+using std::chrono::milliseconds;
+
+constexpr char kShape[] = "kind=decode,heads=2,head_dim=8,layers=2";
+
+ServiceWorkloadOptions OptionsFor(const FakeAttentionServer& server) {
+  ServiceWorkloadOptions options;
+  options.scenario = ParseScenario(kShape).value();
+  options.transport.target = server.target();
+  return options;
+}
+
+RunResult Replay(SessionWorkload& workload, const Trace& trace, int slots) {
+  EXPECT_TRUE(workload.Prepare(slots).ok());
+  const auto arrivals = TraceArrivals(trace);
+  RunOptions options;
+  options.slots = slots;
+  options.arrivals = arrivals.get();
+  options.duration = trace.back().arrival + std::chrono::seconds(1);  // a busy machine wakes late
+  options.timeout = std::chrono::seconds(10);
+  return Runner(options, workload, client::SystemTime()).Run();
+}
+
+TEST(SessionWorkloadTest, EverySessionAppendsItsPromptAndStepsThroughItsOutput) {
+  FakeAttentionServer server;
+  const Trace trace = {{milliseconds(0), 5, 3}, {milliseconds(20), 1, 1}, {milliseconds(40), 9, 2}};
+  SessionWorkload workload(OptionsFor(server), trace);
+  const RunResult result = Replay(workload, trace, 3);
+  EXPECT_EQ(result.ok, 3) << result.first_failure;
+  EXPECT_EQ(result.skipped, 0);
+  // The last row of the prompt answers the first token of the output.
+  EXPECT_EQ(result.tokens, (5 + 2) + 1 + (9 + 1));
+  EXPECT_EQ(workload.times().first_token.count(), 3);
+  EXPECT_EQ(workload.times().step.count(), 2 + 0 + 1);
+}
+
+TEST(SessionWorkloadTest, ALongPromptIsSentInChunks) {
+  FakeAttentionServer server;
+  ServiceWorkloadOptions options = OptionsFor(server);
+  // 64 KiB of queries a token: 128 tokens fill a chunk.
+  options.scenario = ParseScenario("kind=decode,heads=128,kv_heads=1,head_dim=128").value();
+  const Trace trace = {{milliseconds(0), 300, 1}};
+  SessionWorkload workload(options, trace);
+  const std::int64_t before = server.calls();
+  const RunResult result = Replay(workload, trace, 1);
+  EXPECT_EQ(result.ok, 1) << result.first_failure;
+  EXPECT_EQ(result.tokens, 300);
+  EXPECT_GE(server.calls() - before, 3);
+}
+
+TEST(SessionWorkloadTest, AFailedSessionIsCountedAndNotTimed) {
+  FakeAttentionServer server;
+  server.SetRule([](std::int64_t) {
+    ScriptedAnswer refusal;
+    refusal.code = grpc::StatusCode::RESOURCE_EXHAUSTED;
+    return refusal;
+  });
+  const Trace trace = {{milliseconds(0), 5, 3}, {milliseconds(1), 5, 3}};
+  SessionWorkload workload(OptionsFor(server), trace);
+  const RunResult result = Replay(workload, trace, 2);
+  EXPECT_EQ(result.ok, 0);
+  EXPECT_EQ(result.failed(), 2);
+  EXPECT_EQ(workload.times().first_token.count(), 0);
+  EXPECT_EQ(workload.times().step.count(), 0);
+}
+
+}  // namespace
+}  // namespace attnd::loadtest
