@@ -2,7 +2,7 @@
 # Kernel benchmarks on this machine's card, beside PyTorch's back ends where torch is installed, as JSON lines.
 #   scripts/gpu_bench.sh [--bench BINARY] [--out FILE] [--filter REGEX] [--python PYTHON]
 # BINARY: attnbench of a `cuda` build (default: this tree's). FILE: default docs/benchmarks/data/<card>_kernels.jsonl.
-# About two minutes with peers on an H200. scripts/bench_tables.py writes the tables of docs/benchmarks from the data.
+# About five minutes with peers on an H200. scripts/bench_tables.py writes the tables of docs/benchmarks from the data.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 bench=$root/build/cuda/kernels/bench/attnbench

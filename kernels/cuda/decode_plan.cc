@@ -73,6 +73,18 @@ int ChooseSplitSteps(const std::vector<Range>& ranges, int columns, int slots) {
   return best_steps;
 }
 
+// The step, at or before `first_step`, at which the splits of a batch-invariant launch begin: a
+// multiple of the split length on the sequence's position axis, so that dropping old pages moves no
+// split. May be negative.
+int InvariantOrigin(const AttentionSequence& sequence, int first_step, int piece_steps) {
+  // Steps are what warps share out: a place between two of them cannot be kept.
+  const std::int64_t dropped =
+      sequence.key_position % kDecodeStepTokens == 0 && sequence.key_position > 0
+          ? sequence.key_position / kDecodeStepTokens
+          : 0;
+  return static_cast<int>((dropped + first_step) / piece_steps * piece_steps - dropped);
+}
+
 }  // namespace
 
 DecodePlan PlanDecode(const AttentionParams& params, const DecodePlanOptions& options) {
@@ -99,7 +111,7 @@ DecodePlan PlanDecode(const AttentionParams& params, const DecodePlanOptions& op
     int origin = range.first_step;
     if (options.batch_invariant) {
       piece_steps = kInvariantSplitTokens / kDecodeStepTokens;
-      origin = range.first_step / piece_steps * piece_steps;
+      origin = InvariantOrigin(params.sequences[i], range.first_step, piece_steps);
     }
     DecodeSequencePlan sequence;
     sequence.first_partial = plan.partial_rows;

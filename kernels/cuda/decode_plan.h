@@ -11,7 +11,9 @@ namespace attnd::kernels {
 
 // Splits begin at multiples of this many tokens of the sequence's own numbering: one step of a CTA.
 inline constexpr int kDecodeStepTokens = 64;
-// Split length under batch_invariant: the same wherever the sequence runs.
+// Split length under batch_invariant: the same wherever the sequence runs. Splits then begin at
+// multiples of it on the position axis, if key_position is a multiple of a step; else at multiples
+// in the sequence's own numbering.
 inline constexpr int kInvariantSplitTokens = 1024;
 
 struct DecodePlan {

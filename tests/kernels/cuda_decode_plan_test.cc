@@ -111,6 +111,30 @@ TEST(CudaDecodePlanTest, BatchInvariantSplitsIgnoreTheRestOfTheBatch) {
   for (const DecodeTask& task : first.tasks) EXPECT_EQ(task.first_key % kInvariantSplitTokens, 0);
 }
 
+TEST(CudaDecodePlanTest, BatchInvariantSplitsStayWhereTheyAreWhenOldPagesGo) {
+  DecodePlanOptions options = H200();
+  options.batch_invariant = true;
+  Batch whole(8, 2);
+  AttentionSequence& all = whole.Add(1, 9000);
+  all.window_left = 5000;
+  const DecodePlan before = PlanDecode(whole.params, options);
+  ASSERT_GT(before.sequences[0].num_splits, 3);
+  for (const std::int64_t freed : {64, 640, 1024, 3968}) {
+    Batch rest(8, 2);
+    AttentionSequence& kept = rest.Add(1, 9000 - freed);
+    kept.window_left = 5000;
+    kept.key_position = freed;
+    kept.query_position = 8999;
+    const DecodePlan after = PlanDecode(rest.params, options);
+    ASSERT_EQ(after.tasks.size(), before.tasks.size()) << freed;
+    for (std::size_t i = 0; i < after.tasks.size(); ++i) {
+      EXPECT_EQ(after.tasks[i].split, before.tasks[i].split);
+      EXPECT_EQ(after.tasks[i].first_key + freed, before.tasks[i].first_key);
+      EXPECT_EQ(after.tasks[i].last_key + freed, before.tasks[i].last_key);
+    }
+  }
+}
+
 TEST(CudaDecodePlanTest, ASequenceWithoutKeysStillWritesItsRows) {
   Batch batch(8, 2);
   batch.Add(1, 0);
