@@ -161,12 +161,20 @@ class SegmentLoop {
     Arithmetic::template ScoreTile<kRows>(
         scratch_.q + state * Arithmetic::QueryRowBytes(padded_dim_), padded_dim_, tile, next,
         scores);
+    // Rows' chains of dependent instructions side by side: first all maxima, then all exponentials.
+    RowTile rows[kRows];
+    float tile_max[kRows];
     for (int i = 0; i < kRows; ++i) {
       const int first = ClampLane(visible_[row + i].begin - tile_key, tile);
       const int last = ClampLane(visible_[row + i].end - tile_key, tile);
+      float* row_scores = scores + i * kDecodeTileKeys;
+      rows[i] = PrepareRow(Place(state + i), tile_key, first, last, row_scores);
+      tile_max[i] = TileMax(rows[i], row_scores);
+    }
+    for (int i = 0; i < kRows; ++i) {
       const RowSoftmax softmax = SoftmaxStep<Arithmetic>(
-          Place(state + i), tile_key, first, last, scores + i * kDecodeTileKeys,
-          scratch_.row_max[state + i], scratch_.row_sum[state + i], p + i * kDecodeTileKeys);
+          rows[i], scores + i * kDecodeTileKeys, tile_max[i], scratch_.row_max[state + i],
+          scratch_.row_sum[state + i], p + i * kDecodeTileKeys);
       scratch_.row_max[state + i] = softmax.row_max;
       scratch_.row_sum[state + i] = softmax.row_sum;
       factors[i] = softmax.factor;

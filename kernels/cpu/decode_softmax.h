@@ -56,32 +56,48 @@ inline void TransformScores(const RowTransform& row, std::int64_t tile_key, int 
   }
 }
 
-// Replaces scores by probabilities (written to p, all lanes) and advances the running state.
-// Lanes outside [first, last) are hidden: selected away, whatever their scores hold.
-template <class Arithmetic>
-inline RowSoftmax SoftmaxStep(const RowTransform& row, std::int64_t tile_key, int first, int last,
-                              float* scores, float old_max, float old_sum,
-                              typename Arithmetic::Probability* p) {
+// The lanes of a tile that one row sees, and what makes base-2 logits of its scores.
+struct RowTile {
+  int first, last;  // lanes outside are hidden: selected away, whatever their scores hold
+  float scale;
+  bool whole() const { return first == 0 && last == kDecodeTileKeys; }
+};
+
+HWY_INLINE auto Visible(const RowTile& tile, int lane) {
+  const FloatTag d;
+  const Floats lanes = hn::Iota(d, static_cast<float>(lane));
+  return hn::And(hn::Ge(lanes, hn::Set(d, static_cast<float>(tile.first))),
+                 hn::Lt(lanes, hn::Set(d, static_cast<float>(tile.last))));
+}
+
+// Applies what is not plain scaling, in place.
+inline RowTile PrepareRow(const RowTransform& row, std::int64_t tile_key, int first, int last,
+                          float* scores) {
+  if (IsPlain(*row.sequence)) return {first, last, row.sequence->softmax_scale * kLog2E};
+  TransformScores(row, tile_key, first, last, scores);
+  return {first, last, kLog2E};
+}
+
+// The tile's largest base-2 logit of a row; -inf: it sees none of the keys.
+HWY_INLINE float TileMax(const RowTile& tile, const float* scores) {
   const FloatTag d;
   const Floats minus_infinity = hn::Set(d, MinusInfinity());
-  const bool plain = IsPlain(*row.sequence);
-  if (!plain) TransformScores(row, tile_key, first, last, scores);
-  const float c = plain ? row.sequence->softmax_scale * kLog2E : kLog2E;
-  const Floats scale = hn::Set(d, c);
-  const bool whole = first == 0 && last == kDecodeTileKeys;
-  const Floats first_lane = hn::Set(d, static_cast<float>(first));
-  const Floats last_lane = hn::Set(d, static_cast<float>(last));
-  const auto visible = [&](int lane) HWY_ATTR {
-    const Floats lanes = hn::Iota(d, static_cast<float>(lane));
-    return hn::And(hn::Ge(lanes, first_lane), hn::Lt(lanes, last_lane));
-  };
+  const Floats scale = hn::Set(d, tile.scale);
   Floats largest = minus_infinity;
   for (int lane = 0; lane < kDecodeTileKeys; lane += kLanes) {
     Floats scaled = hn::Mul(hn::Load(d, scores + lane), scale);
-    if (!whole) scaled = hn::IfThenElse(visible(lane), scaled, minus_infinity);
+    if (!tile.whole()) scaled = hn::IfThenElse(Visible(tile, lane), scaled, minus_infinity);
     largest = hn::Max(scaled, largest);
   }
-  const float tile_max = hn::GetLane(hn::MaxOfLanes(d, largest));
+  return hn::GetLane(hn::MaxOfLanes(d, largest));
+}
+
+// Probabilities from scores (written to p, all lanes) and the row's advanced state.
+template <class Arithmetic>
+HWY_INLINE RowSoftmax SoftmaxStep(const RowTile& tile, const float* scores, float tile_max,
+                                  float old_max, float old_sum,
+                                  typename Arithmetic::Probability* p) {
+  const FloatTag d;
   const float new_max = tile_max > old_max ? tile_max : old_max;
   if (new_max == MinusInfinity()) {  // no visible key yet: -inf - -inf must not be formed
     for (int lane = 0; lane < kDecodeTileKeys; lane += kLanes) {
@@ -89,6 +105,8 @@ inline RowSoftmax SoftmaxStep(const RowTransform& row, std::int64_t tile_key, in
     }
     return {new_max, old_sum, 1.0F};
   }
+  const Floats minus_infinity = hn::Set(d, MinusInfinity());
+  const Floats scale = hn::Set(d, tile.scale);
   const Floats max = hn::Set(d, new_max);
   // From 2^23 on, the product's own rounding exceeds 1: it must be the one that the maximum has.
   const bool huge = __builtin_fabsf(new_max) >= 0x1p23F;
@@ -96,7 +114,7 @@ inline RowSoftmax SoftmaxStep(const RowTransform& row, std::int64_t tile_key, in
   for (int lane = 0; lane < kDecodeTileKeys; lane += kLanes) {
     const Floats s = hn::Load(d, scores + lane);
     Floats x = huge ? hn::Sub(hn::Mul(s, scale), max) : hn::MulSub(s, scale, max);
-    if (!whole) x = hn::IfThenElse(visible(lane), x, minus_infinity);
+    if (!tile.whole()) x = hn::IfThenElse(Visible(tile, lane), x, minus_infinity);
     const Floats probability = Exp2(x);
     sum = hn::Add(sum, probability);
     Arithmetic::StoreProbabilities(probability, p + lane);
