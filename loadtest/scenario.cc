@@ -112,7 +112,7 @@ constexpr std::array kKeys{
 absl::Status Set(Scenario& scenario, const std::string& name, const std::string& value) {
   for (const Key& key : kKeys) {
     if (name != key.name) continue;
-    const absl::Status status = key.set(scenario, value);
+    absl::Status status = key.set(scenario, value);
     if (status.ok()) return status;
     // The setters do not know their key's name.
     const std::string text(status.message());
