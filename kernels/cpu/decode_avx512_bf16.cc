@@ -3,6 +3,8 @@
 // rounds them; their sum is taken before rounding.
 #include <immintrin.h>
 
+#include <algorithm>
+
 #include "kernels/cpu/decode_loop.h"
 
 namespace attnd::kernels {
@@ -32,7 +34,7 @@ struct Bf16DotArithmetic {
   static HWY_INLINE void ScoreBlock(const std::byte* q, int row_bytes, const TileView& tile,
                                     const TileView& next, int begin, int end, float* scores) {
     constexpr int kKeys = kRows == 1 ? 4 : 2;
-    __m512bh q_lines[kRows][kLines == 0 ? 1 : kLines];
+    __m512bh q_lines[kRows][std::max(1, kLines)];
     Unroll<kRows>([&](auto row) HWY_ATTR {
       Unroll<kLines>([&](auto line) HWY_ATTR {
         q_lines[row][line] = LoadLine(q + row * row_bytes + line * 64);
