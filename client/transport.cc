@@ -115,7 +115,7 @@ void Transport::StartUnary(const std::string& path, grpc::ByteBuffer request,
                  [this, call](const grpc::Status& status) { Finish(call, status); });
 }
 
-void Transport::Finish(UnaryCall* call, const grpc::Status& status) {
+void Transport::Finish(UnaryCall* call, const grpc::Status& status) noexcept {
   RawReply reply;
   reply.status = StatusFromGrpc(status);
   if (!status.ok()) reply.pushback_ms = PushbackOf(call->context);

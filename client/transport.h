@@ -55,8 +55,8 @@ class Transport {
   Transport(const Transport&) = delete;
   Transport& operator=(const Transport&) = delete;
 
-  // `done` runs exactly once, on a gRPC thread: it must not block. `connection` is taken modulo the
-  // number of connections; -1: the next one.
+  // `done` runs exactly once, on a gRPC thread: it must not block, and an exception out of it ends
+  // the process. `connection` is taken modulo the number of connections; -1: the next one.
   void StartUnary(const std::string& path, grpc::ByteBuffer request,
                   std::chrono::system_clock::time_point deadline, Done done, int connection = -1);
 
@@ -73,7 +73,9 @@ class Transport {
 
  private:
   struct UnaryCall;
-  void Finish(UnaryCall* call, const grpc::Status& status);
+  // noexcept: gRPC swallows what a callback throws, and the destructor would wait for this call
+  // for ever.
+  void Finish(UnaryCall* call, const grpc::Status& status) noexcept;
 
   std::vector<std::pair<std::string, std::string>> metadata_;
   std::vector<std::shared_ptr<grpc::Channel>> channels_;
