@@ -7,6 +7,7 @@
 
 #include "kernels/any/convert.h"
 #include "kernels/cuda/prefill_plan.h"
+#include "kernels/kernel_cost.h"
 
 namespace attnd::kernels {
 namespace {
@@ -81,11 +82,28 @@ void AddCopyTraffic(const CudaPlanDetail& detail, KernelCost& cost) {
   }
 }
 
+// K and V of contiguous sequences that naive copies to compute them together; AttentionCost counts
+// the gather of pages.
+void AddGatherTraffic(const CudaPlanDetail& detail, KernelCost& cost) {
+  for (const naive::NaiveChunk& chunk : detail.naive.chunks) {
+    if (chunk.keys_in_place) continue;
+    for (int i = 0; i < chunk.num_sequences; ++i) {
+      const auto at = static_cast<std::size_t>(chunk.first_sequence + i);
+      const AttentionSequence& sequence = detail.sequences[at];
+      if (sequence.kv.page_table != nullptr) continue;
+      const double bytes = KvBytes(detail.params, sequence, sequence.kv_length);
+      cost.expected_read_bytes += bytes;
+      cost.expected_write_bytes += bytes;
+    }
+  }
+}
+
 CudaPlan Finish(std::shared_ptr<CudaPlanDetail> detail, LaunchPlan attention) {
   LayOutWorkspace(*detail);
   CudaPlan plan;
   plan.attention = std::move(attention);
   AddCopyTraffic(*detail, plan.attention.cost);
+  AddGatherTraffic(*detail, plan.attention.cost);
   plan.attention.workspace_bytes = detail->layout.end;
   plan.upload_bytes = detail->layout.upload_end;
   plan.status_offset = detail->layout.status;

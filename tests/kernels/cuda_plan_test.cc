@@ -188,6 +188,19 @@ TEST(CudaPlanTest, ARerunOfDecodeFollowsTheSequence) {
   EXPECT_EQ(rerun.detail->rerun_of, (std::vector<std::int32_t>{0, 1, 2}));
 }
 
+TEST(CudaPlanTest, NaivesCopyOfKeysIsPartOfItsCost) {
+  Call together(DataType::kFp16, 4, 2, 64);
+  together.Add(1, 500);
+  together.Add(1, 500);
+  Call alone(DataType::kFp16, 4, 2, 64);
+  alone.Add(1, 500);
+  const KernelCost both = Plan("naive/fp16", together).attention.cost;
+  const KernelCost one = Plan("naive/fp16", alone).attention.cost;
+  const double copied = 2.0 * 500 * 2 * 64 * 2;  // K and V of one sequence
+  EXPECT_DOUBLE_EQ(both.expected_write_bytes, 2 * (one.expected_write_bytes + copied));
+  EXPECT_DOUBLE_EQ(both.expected_read_bytes, 2 * (one.expected_read_bytes + copied));
+}
+
 TEST(NaivePlanTest, SmallSequencesGoTogetherAndLargeOnesAlone) {
   Call call(DataType::kFp16, 16, 4, 64);
   for (int i = 0; i < 5; ++i) call.Add(1, 1000);

@@ -134,6 +134,37 @@ TEST(KernelCostTest, NaivePaysForTheGather) {
             2.0 * 64 * 8 * 128 * 2);
 }
 
+KernelRow CudaRow(Operation operation) {
+  KernelRow row{};
+  row.operation = operation;
+  row.device = DeviceKind::kCuda;
+  return row;
+}
+
+TEST(KernelCostTest, NaiveOnAGpuKeepsProbabilitiesInTheInputsType) {
+  const AttentionSequence sequence = Causal(1024, 1024);
+  AttentionParams params = Params(sequence);
+  params.data_type = params.kv_data_type = DataType::kFp16;
+  const KernelCost cost = AttentionCost(CudaRow(Operation::kNaive), params);
+  const double rectangle = 32.0 * 1024 * 1024;
+  const double q = 2.0 * 1024 * 32 * 128;
+  const double kv = 2.0 * 2 * 1024 * 8 * 128;
+  // q into the products' layout, o (as large as q) out of it.
+  EXPECT_EQ(cost.expected_read_bytes, rectangle * (4 + 2) + q + kv + 2 * q);
+  EXPECT_EQ(cost.expected_write_bytes, rectangle * (4 + 2) + q + 2 * q);
+}
+
+TEST(KernelCostTest, TilesOnAGpuShareAHeadThatTheL2Holds) {
+  const AttentionSequence fits = Causal(8192, 8192);  // 4 MiB of K and V a head
+  const KernelCost once = AttentionCost(CudaRow(Operation::kPrefill), Params(fits));
+  EXPECT_EQ(once.expected_read_bytes, once.min_read_bytes);
+  EXPECT_GT(AttentionCost(Row("cpu/prefill_avx2"), Params(fits)).expected_read_bytes,
+            once.expected_read_bytes);
+  const AttentionSequence large = Causal(32768, 32768);  // 16 MiB
+  const KernelCost again = AttentionCost(CudaRow(Operation::kPrefill), Params(large));
+  EXPECT_GT(again.expected_read_bytes, again.min_read_bytes);
+}
+
 TEST(KernelCostTest, AppendWritesPaddedRows) {
   AppendSequence sequences[2];
   sequences[0].num_tokens = 3;
