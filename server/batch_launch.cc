@@ -108,6 +108,7 @@ void Scheduler::Impl::HandOver(std::unique_ptr<Batch> batch, std::unique_ptr<Run
                                RunOn run_on, Outbox& outbox) {
   BatchDone done = [this, state = std::move(running)](std::unique_ptr<Batch> ended,
                                                       BatchResult result) mutable {
+    if (state == nullptr) return;  // a backend that reports a batch twice has done it once
     OnBatchDone(std::move(state), std::move(ended), result);
   };
   if (run_on == RunOn::kSubmitter) {

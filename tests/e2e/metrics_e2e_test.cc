@@ -177,7 +177,7 @@ TEST_F(MetricsCodesE2eTest, EveryAnswerIsCountedUnderTheCodeThatTheClientSaw) {
 }
 
 TEST(MetricsE2eTest, FallBackToZeroAfterEverythingWasCancelled) {
-  constexpr int kStreams = 20;
+  constexpr int kStreams = 100;
   constexpr int kMessages = 5;
   ServerConfig config = SmallConfig();
   config.default_lease = Milliseconds(300);
@@ -319,6 +319,22 @@ TEST(MetricsE2eTest, InterpolatedQuantilesAgreeWithTheClients) {
   }
   EXPECT_LE(best_p50, 1.5);
   EXPECT_LE(best_p99, 1.5);
+}
+
+TEST(MetricsE2eTest, ABatchThatIsReportedTwiceCountsOnce) {
+  LocalServer local;
+  for (int i = 0; i < 10; ++i) {
+    if (i % 3 == 0) local.backend.ReportNextTwice();
+    PendingCall call(local);
+    EXPECT_EQ(call.done.get(), grpc::StatusCode::OK);
+  }
+  ASSERT_TRUE(local.AwaitIdle());
+  const Exposition page = Scrape(*local.server);
+  EXPECT_EQ(RequestsWith(page, "Attend", "OK"), 10);
+  EXPECT_EQ(page.Value("attnd_kernel_launches_total"), 10);
+  EXPECT_EQ(page.Value("attnd_running_batches"), 0);
+  EXPECT_EQ(page.Value("attnd_running_requests"), 0);
+  EXPECT_EQ(page.Value("attnd_batch_requests_count"), 10);
 }
 
 class WallClockSetBack final : public Clock {

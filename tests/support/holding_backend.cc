@@ -33,6 +33,13 @@ void BackendControl::Submit(AttentionBackend& inner, std::unique_ptr<Batch> batc
   {
     MutexLock lock(mutex_);
     ++batches_;
+    if (std::exchange(report_twice_, false)) {
+      done = [done = std::move(done)](std::unique_ptr<Batch> ended,
+                                      const BatchResult& result) mutable {
+        done(std::move(ended), result);
+        done(nullptr, result);
+      };
+    }
     arrived_.notify_all();
     error = std::exchange(next_error_, absl::OkStatus());
     if (holding_ && error.ok()) {
@@ -81,6 +88,11 @@ void BackendControl::Release() {
 void BackendControl::FailNext(absl::Status status) {
   MutexLock lock(mutex_);
   next_error_ = std::move(status);
+}
+
+void BackendControl::ReportNextTwice() {
+  MutexLock lock(mutex_);
+  report_twice_ = true;
 }
 
 std::int64_t BackendControl::batches() const {

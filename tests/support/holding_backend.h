@@ -20,6 +20,8 @@ class BackendControl {
   void Release();
   // The next batch is answered with this error instead of being run.
   void FailNext(absl::Status status);
+  // The next batch is reported as done twice, the second time without the batch.
+  void ReportNextTwice();
   // Batches that reached the backend.
   std::int64_t batches() const;
   // Blocks until that many have.
@@ -43,6 +45,7 @@ class BackendControl {
   AttentionBackend* inner_ ABSL_GUARDED_BY(mutex_) = nullptr;
   bool holding_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status next_error_ ABSL_GUARDED_BY(mutex_);
+  bool report_twice_ ABSL_GUARDED_BY(mutex_) = false;
   std::int64_t batches_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<Waiting> waiting_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::thread> failing_ ABSL_GUARDED_BY(mutex_);
