@@ -1,5 +1,6 @@
 #include "server/grpc_listener.h"
 
+#include <grpcpp/resource_quota.h>
 #include <grpcpp/security/server_credentials.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -26,6 +27,10 @@ constexpr int kMinClientPingMs = 5'000;
 // gRPC's default.
 constexpr int kHandshakeMs = 10'000;
 
+// Messages that are on their way, beside those that wait in the queue.
+constexpr std::int64_t kLeastTransitBytes = std::int64_t{64} << 20;
+constexpr std::int64_t kTransitMessages = 4;
+
 absl::Status CannotListen(const std::string& address, const std::string& why) {
   return absl::UnavailableError(absl::StrCat("--listen: cannot listen on ", address, ": ", why));
 }
@@ -46,6 +51,13 @@ void SetLimits(const ServerConfig& config, grpc::ServerBuilder& builder) {
   builder.SetMaxReceiveMessageSize(
       static_cast<int>(std::min<std::int64_t>(config.max_message_bytes, kIntMax)));
   builder.SetMaxSendMessageSize(-1);  // replies are bounded by their requests
+  // gRPC 1.51 receives a message whole before it looks at its size, and as many at a time as there
+  // are streams. Over the quota it ends streams, RESOURCE_EXHAUSTED, and closes connections.
+  grpc::ResourceQuota quota("attnd");
+  quota.Resize(static_cast<std::size_t>(
+      config.max_queue_bytes +
+      std::max(kLeastTransitBytes, kTransitMessages * config.max_message_bytes)));
+  builder.SetResourceQuota(quota);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, config.max_concurrent_streams);
   builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, config.max_header_bytes);
   // The size limit holds for messages as received: half a MiB of deflated zeros would become half a

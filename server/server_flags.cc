@@ -153,7 +153,7 @@ const ServerFlag kFlags[] = {
          "Work in flight and no completion for so long turns readiness off."),
     Time("lame_duck", kLifecycle, &Config::lame_duck, 0, 10 * kMinute,
          "How long after SIGTERM new calls are still answered (UNAVAILABLE), so that balancers "
-         "notice."),
+         "notice; a call that comes later, while the port closes, may end CANCELLED."),
     Time("stop_limit", kLifecycle, &Config::stop_limit, 1, kDay,
          "Longest time from SIGTERM to exit; longer than lame_duck."),
     Time("retire_limit", kLifecycle, &Config::retire_limit, 0, 30 * kDay,
