@@ -251,6 +251,20 @@ TEST_F(NumericCasesTest, HiddenNonFiniteValuesReachNoVisibleRow) {
   }
 }
 
+TEST_F(NumericCasesTest, HiddenNonFiniteValuesLeaveTheBitsOfOtherSequences) {
+  const ProblemShape shape{.num_heads = 2, .num_kv_heads = 2, .head_dim = 32};
+  const ProblemSequence clean = Causal(SeededSequence(shape, 12, 12, 33, 1));
+  const ProblemSequence other = Causal(SeededSequence(shape, 40, 40, 34, 1));
+  const std::vector<float> expected = AttendFloats(AttendRequestFor(shape, {clean, other, clean}));
+  for (const float garbage : {kNan, kInfinity}) {
+    ProblemSequence dirty = clean;
+    for (int i = 8 * 64; i < 9 * 64; ++i) dirty.k[i] = dirty.v[i] = garbage;
+    const std::vector<float> o = AttendFloats(AttendRequestFor(shape, {dirty, other, clean}));
+    ASSERT_EQ(o.size(), expected.size());
+    for (std::size_t i = 12 * 64; i < o.size(); ++i) ASSERT_EQ(o[i], expected[i]) << i;
+  }
+}
+
 TEST_F(NumericCasesTest, EveryHeadRatioPrefillsAndDecodes) {
   for (const auto& [heads, kv_heads] : {std::pair{5, 1}, std::pair{40, 8}, std::pair{24, 4},
                                         std::pair{28, 4}, std::pair{64, 4}, std::pair{33, 3}}) {
