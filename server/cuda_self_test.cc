@@ -135,7 +135,7 @@ absl::Status CudaBackend::SelfTest() {
     for (const kernels::DataType type : kTypes) {
       if ((row.data_types & kernels::TypeBit(type)) == 0) continue;
       if (!Selectable(row, type, lane_.limits.device)) continue;
-      const absl::Status status = TestRow(row, type, lane_.limits.device, lane_.compute.get());
+      absl::Status status = TestRow(row, type, lane_.limits.device, lane_.compute.get());
       if (!status.ok()) return status;
     }
   }

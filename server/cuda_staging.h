@@ -5,6 +5,7 @@
 // flight.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -64,7 +65,7 @@ class CudaReadback {
   void Scatter(std::int64_t chunk);
 
   PinnedMemory memory_;
-  EventOwner arrived_[kChunks];
+  std::array<EventOwner, kChunks> arrived_;
   std::int64_t chunk_bytes_ = 0;
 
   std::span<const ArenaOutput> outputs_;

@@ -85,7 +85,6 @@ struct Scheduler::Impl {
   // Empty ones that keep the memory of earlier batches.
   std::unique_ptr<Batch> TakeBatch() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   std::unique_ptr<RunningBatch> TakeRunning() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
-  ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void LaunchItem(WorkItem& item, std::int32_t tokens, Batch& batch, RunningBatch& running)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void PackStepItem(WorkItem& item, const ItemRows& rows, Batch& batch)
