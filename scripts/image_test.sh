@@ -2,12 +2,13 @@
 # Builds the container images without a container engine and without a registry, starts the server as the image says (its user, its
 # command, a read-only root file system), drives it over gRPC, scrapes it, and stops it with SIGTERM.
 #
-#   scripts/image_test.sh [--target NAME]... [--keep]
-#     --target NAME  image to build: cpu and loadtest (the default), server, server-naive. Images with CUDA are built and looked at; starting them
-#                    with a GPU needs NVIDIA's container toolkit, which this script does without
+#   scripts/image_test.sh [--target NAME]... [--bundle DIR] [--keep]
+#     --target NAME  image to build: cpu and loadtest (the default), server, server-naive. Images with CUDA are built, looked at
+#                    and run on the CPU; with a GPU they need NVIDIA's container toolkit, which this script does without
+#     --bundle DIR   a folder made by scripts/bundle.sh from the same commit: programs and libraries must be equal to the byte
 #     --keep         leave the images in build/image-test (several GB) for a look; the base and the compiler's cache stay in any case
-# Needs root, scripts/setup.sh --operate and about 10 GB of disk. The base image is made from a Debian 12 mirror (ATTND_DEBIAN_MIRROR, default
-# http://deb.debian.org/debian) and slimmed like the official one. Logs lie in build/image-test/.
+# Needs root, scripts/setup.sh --operate and about 10 GB of disk. The base image is made from a Debian 12 mirror
+# (ATTND_DEBIAN_MIRROR, default http://deb.debian.org/debian) and slimmed like the official one. Logs lie in build/image-test/.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 readonly OUT=$PWD/build/image-test
@@ -16,9 +17,11 @@ readonly MIRROR=${ATTND_DEBIAN_MIRROR:-http://deb.debian.org/debian}
 
 targets=()
 keep=false
+bundle=
 while (($#)); do
   case "$1" in
     --target) targets+=("${2:?--target needs a name}"); shift 2 ;;
+    --bundle) bundle=$(realpath "${2:?--bundle needs a folder}"); shift 2 ;;
     --keep) keep=true; shift ;;
     -h | --help) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; exit 0 ;;
     *) echo "image_test: unknown argument '$1' (see --help)" >&2; exit 2 ;;
@@ -33,6 +36,7 @@ if [[ ${ATTND_IMAGE_NAMESPACE:-} != 1 ]]; then
   arguments=()
   for target in "${targets[@]}"; do arguments+=(--target "$target"); done
   if $keep; then arguments+=(--keep); fi
+  if [[ -n $bundle ]]; then arguments+=(--bundle "$bundle"); fi
   exec env ATTND_IMAGE_NAMESPACE=1 unshare --mount --propagation private --pid --fork --mount-proc --kill-child \
     bash "$PWD/scripts/image_test.sh" "${arguments[@]}"
 fi
@@ -61,7 +65,8 @@ make_base() {
   rm -rf "$root"
   debootstrap --variant=minbase bookworm "$root" "$MIRROR"
   # How this machine reaches its package registry, for the build stages; the official image does not have it.
-  grep -rhE '^\s*Acquire::[A-Za-z:-]+\s+"[^"]*";' /etc/apt/apt.conf.d /etc/apt/apt.conf 2>/dev/null >"$root/etc/apt/apt.conf.d/90host" || true
+  grep -rhE '^\s*Acquire::[A-Za-z:-]+\s+"[^"]*";' /etc/apt/apt.conf.d /etc/apt/apt.conf 2>/dev/null \
+    >"$root/etc/apt/apt.conf.d/90host" || true
   rm -rf "$root"/var/lib/apt/lists/* "$root"/var/cache/apt/* "$root"/var/log/* "$root"/usr/share/{doc,info,locale,man}/*
   tar -C "$root" --numeric-owner -cf "$OUT/base.tar" .
   rm -rf "$root"
@@ -81,9 +86,10 @@ commit=$(git rev-parse HEAD 2>/dev/null || echo unknown)
 for target in "${targets[@]}"; do
   echo "image_test: building $target (log: $OUT/$target.log)"
   # HEALTHCHECK is of Docker's format; the cache mount keeps the compiler's results between runs.
-  b build --format docker --network host --pull-never --layers --target "$target" --build-arg COMMIT="$commit" --build-arg VERSION="$version" \
-    --tag "attnd:$target" . >"$OUT/$target.log" 2>&1 || fail "the image $target could not be built" "$OUT/$target.log"
+  b build --format docker --network host --pull-never --layers --target "$target" --tag "attnd:$target" \
+    --build-arg COMMIT="$commit" --build-arg VERSION="$version" . >"$OUT/$target.log" 2>&1 ||
+    fail "the image $target could not be built" "$OUT/$target.log"
 done
 
-PYTHONDONTWRITEBYTECODE=1 python3 tests/deploy/image_checks.py --storage "$OUT/storage" --run "$OUT/run" --version "$version" --commit "$commit" \
-  --out "$OUT" "${targets[@]}"
+PYTHONDONTWRITEBYTECODE=1 python3 tests/deploy/image_checks.py --storage "$OUT/storage" --run "$OUT/run" --out "$OUT" \
+  --version "$version" --commit "$commit" ${bundle:+--bundle="$bundle"} "${targets[@]}"

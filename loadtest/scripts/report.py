@@ -14,7 +14,7 @@ import math
 import pathlib
 import sys
 
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 260, 70, 16, 14, 44
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 260, 70, 28, 14, 44
 KNEE_FACTOR = 3  # p99 of the knee over p99 of the lowest rate, at most
 KNEE_KEEPS_UP = 0.95  # answers over offer, at least
 PERCENTILES = (("p50_us", 0.5), ("p75_us", 0.75), ("p90_us", 0.9), ("p95_us", 0.95), ("p99_us", 0.99), ("p99_9_us", 0.999))

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Looks at built images and runs them as an engine would: the image's user, entry point and environment on a read-only root.
 
-  image_checks.py --storage DIR --run DIR --out DIR --version V --commit C TARGET...
+  image_checks.py --storage DIR --run DIR --out DIR --version V --commit C [--bundle DIR] TARGET...
 
 Called by scripts/image_test.sh, inside name spaces of its own; needs root.
 """
 
 import argparse
 import contextlib
+import filecmp
 import json
 import os
 import pathlib
@@ -109,6 +110,18 @@ class EveryImage(unittest.TestCase):
                 self.assertEqual([], [name for name in ("g++", "cmake", "ccache", "nvcc", "git") if run_in(root, target, "sh", "-c", f"command -v {name}").stdout])
                 self.assertFalse((root / "src").exists(), target)
 
+    def test_programs_and_libraries_are_those_of_the_bundle(self):
+        if not arguments.bundle:
+            self.skipTest("no --bundle")
+        for target in arguments.targets:
+            with root_of(target) as root:
+                files = [file for folder in ("bin", "lib") for file in (root / "opt/attnd" / folder).iterdir() if not file.name.startswith("libcublas")]
+                self.assertGreater(len(files), 10, target)
+                for file in files:
+                    mine = pathlib.Path(arguments.bundle) / file.relative_to(root / "opt/attnd")
+                    self.assertTrue(mine.is_file(), f"{target}: {mine} is missing")
+                    self.assertTrue(filecmp.cmp(file, mine, shallow=False), f"{target}: {file.name} differs from the bundle's")
+
     def test_size_is_recorded(self):
         sizes = {}
         for target in arguments.targets:
@@ -183,6 +196,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     for name in ("storage", "run", "out", "version", "commit"):
         parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--bundle")
     parser.add_argument("targets", nargs="+")
     arguments = parser.parse_args()
     unittest.main(argv=["image_checks.py"])
