@@ -64,6 +64,7 @@ if grep -q attnd_device_power_watts docs/metrics.md; then
   nvml=(--nvml_library="$fake")
 fi
 
+: >"$OUT/attnd.log"  # there before the loop below reads it
 "$build/server/attnd" --listen=127.0.0.1:0 --admin_listen=127.0.0.1:0 --log_format=json --cache_bytes=512MiB "${nvml[@]}" \
   >"$OUT/attnd.log" 2>&1 &
 server=$!

@@ -52,6 +52,7 @@ parse_options() {
 
 start_server() {
   if [[ -n $server ]]; then return; fi
+  : >"$out/server.log"  # there, and without an old address, before the loop below reads it
   "$build/server/attnd" --listen=127.0.0.1:0 --admin_listen=127.0.0.1:0 --log_format=json "$@" >"$out/server.log" 2>&1 &
   server_pid=$!
   trap 'if [[ -n $server_pid ]]; then kill -KILL "$server_pid" 2>/dev/null || true; fi' EXIT
