@@ -463,7 +463,9 @@ TEST(RequestValidationTest, TheEarlierOfDeadlineAndTimeoutHolds) {
       request.mutable_execution()->mutable_timeout()->set_nanos(
           static_cast<int>(timeout.count() * 1'000'000));
     }
-    return Validate(request, kLimits, {received, call_deadline, default_timeout})->deadline;
+    const CallTiming timing{
+        .received = received, .deadline = call_deadline, .default_timeout = default_timeout};
+    return Validate(request, kLimits, timing)->deadline;
   };
   constexpr milliseconds kNone{0};
   EXPECT_EQ(deadline(Clock::kNever, kNone, kNone), Clock::kNever);
