@@ -55,9 +55,9 @@ std::vector<float> Count(std::int64_t count) {
 }
 
 // One Attend of 6 queries and 8 keys, 2 heads of 32, whose elements count up.
-class AttendLayoutTest : public ::testing::Test {
+class CudaLayoutTest : public ::testing::Test {
  protected:
-  AttendLayoutTest() : request_(MakeAttend({2, 2, 32}, 6, 8)) {
+  CudaLayoutTest() : request_(MakeAttend({2, 2, 32}, 6, 8)) {
     request_.return_lse = true;
     request_.q = MakeTensor(Count(6 * 64), {6, 2, 32});
     request_.k = MakeTensor(Count(8 * 64), {8, 2, 32});
@@ -83,7 +83,7 @@ class AttendLayoutTest : public ::testing::Test {
   CudaLayout layout_;
 };
 
-TEST_F(AttendLayoutTest, PointersFindTheTensorsInTheArena) {
+TEST_F(CudaLayoutTest, PointersFindTheTensorsInTheArena) {
   ASSERT_TRUE(Lay(WholeItems(batch_)));
   ASSERT_EQ(layout_.sequences.size(), 1U);
   const kernels::AttentionSequence& sequence = layout_.sequences[0];
@@ -95,7 +95,7 @@ TEST_F(AttendLayoutTest, PointersFindTheTensorsInTheArena) {
   EXPECT_EQ(UploadedValue(layout_, sequence.alibi_slopes + 1), 0.25F);
 }
 
-TEST_F(AttendLayoutTest, InputsAndOutputsAreAlignedAndApart) {
+TEST_F(CudaLayoutTest, InputsAndOutputsAreAlignedAndApart) {
   AddItem();
   ASSERT_TRUE(Lay(WholeItems(batch_)));
   std::int64_t end = 0;
@@ -116,7 +116,7 @@ TEST_F(AttendLayoutTest, InputsAndOutputsAreAlignedAndApart) {
   EXPECT_LE(layout_.outputs_end, kArenaBytes);
 }
 
-TEST_F(AttendLayoutTest, OutputsGoWhereTheReplyWantsThem) {
+TEST_F(CudaLayoutTest, OutputsGoWhereTheReplyWantsThem) {
   ASSERT_TRUE(Lay(WholeItems(batch_)));
   ASSERT_EQ(layout_.outputs.size(), 2U);
   EXPECT_EQ(layout_.outputs[0].to, outputs_.o.data.get());
@@ -127,14 +127,14 @@ TEST_F(AttendLayoutTest, OutputsGoWhereTheReplyWantsThem) {
   EXPECT_EQ(layout_.outputs[1].offset, OffsetOf(layout_.sequences[0].lse));
 }
 
-TEST_F(AttendLayoutTest, OptionValuesThatItemsShareAreCopiedOnce) {
+TEST_F(CudaLayoutTest, OptionValuesThatItemsShareAreCopiedOnce) {
   AddItem();
   ASSERT_TRUE(Lay(WholeItems(batch_)));
   EXPECT_EQ(layout_.sequences[0].alibi_slopes, layout_.sequences[1].alibi_slopes);
   EXPECT_NE(layout_.sequences[0].q, layout_.sequences[1].q);
 }
 
-TEST_F(AttendLayoutTest, ASpanTakesItsRowsOnly) {
+TEST_F(CudaLayoutTest, ASpanTakesItsRowsOnly) {
   ASSERT_TRUE(Lay({{0, 2, 3}}));
   const kernels::AttentionSequence& sequence = layout_.sequences[0];
   EXPECT_EQ(sequence.query_length, 3);
@@ -146,7 +146,7 @@ TEST_F(AttendLayoutTest, ASpanTakesItsRowsOnly) {
   EXPECT_EQ(layout_.outputs[1].to, outputs_.lse.data.get() + 2 * 2 * 4);
 }
 
-TEST_F(AttendLayoutTest, BiasRowsFollowTheSpan) {
+TEST_F(CudaLayoutTest, BiasRowsFollowTheSpan) {
   request_.bias = MakeTensor(Count(6 * 8), {1, 6, 8});
   batch_.items.clear();
   AddItem();
@@ -154,7 +154,7 @@ TEST_F(AttendLayoutTest, BiasRowsFollowTheSpan) {
   EXPECT_EQ(UploadedValue(layout_, layout_.sequences[0].bias), 2 * 8);
 }
 
-TEST_F(AttendLayoutTest, WhatDoesNotFitIsRefused) {
+TEST_F(CudaLayoutTest, WhatDoesNotFitIsRefused) {
   ASSERT_TRUE(Lay(WholeItems(batch_)));
   const std::int64_t needed = layout_.inputs_end + layout_.outputs_end - layout_.outputs_begin;
   EXPECT_FALSE(Lay(WholeItems(batch_), needed - 1024));
