@@ -1,7 +1,7 @@
-// A long prompt beside a running generation, in wall time. That decode steps go between the prompt's
-// chunks is shown by counting in scheduler_test; here is what a user sees: how much of its rate the
-// generation keeps, its longest step, and how much longer the prompt takes. Wanted are a quarter, a
-// chunk and 50 ms, and twice; five times that is allowed, and the figures are printed.
+// A long prompt beside a running generation, in wall time. That decode steps go between the
+// prompt's chunks is shown by counting in scheduler_test; here is what a user sees: how much of its
+// rate the generation keeps, its longest step, and how much longer the prompt takes. Wanted are a
+// quarter, a chunk and 50 ms, and twice; five times that is allowed, and the figures are printed.
 #include <gtest/gtest.h>
 
 #include <algorithm>
