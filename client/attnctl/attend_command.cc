@@ -71,6 +71,9 @@ void Print(const Session& session, const AttendResult& result,
 
 int Run(const Session& session, AttendFlags& flags) {
   if (absl::Status status = LoadInputs(flags); !status.ok()) return FailUsage(session, status);
+  for (const std::string& output : {flags.out, flags.lse_out}) {
+    if (absl::Status status = CheckOutput(output); !status.ok()) return FailUsage(session, status);
+  }
   absl::StatusOr<Tensor> expected = LoadTensor(flags.expected);
   if (!expected.ok()) return FailUsage(session, expected.status());
   if (!flags.lse_out.empty()) flags.request.return_lse = true;
@@ -116,12 +119,14 @@ void AddAttend(CLI::App& app, Session& session) {
   command->add_option("--bias", flags->bias, "fp32 [1 or num_heads, query tokens, kv tokens]");
   command->add_option("--out", flags->out, "write o here");
   command->add_option("--lse_out", flags->lse_out, "write lse here");
-  command->add_option("--expected", flags->expected, "compare o with this tensor");
+  CLI::Option* expected =
+      command->add_option("--expected", flags->expected, "compare o with this tensor");
   command
       ->add_option("--tolerance", flags->tolerance,
                    "exit code 1 where the largest difference is more than this share of the "
                    "largest expected value")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::NonNegativeNumber)
+      ->needs(expected);
   AttendRequest& request = flags->request;
   command->add_option("--query_lengths", request.query_lengths, "of a ragged batch, by commas")
       ->delimiter(',');

@@ -96,6 +96,9 @@ int Run(const Session& session, DecodeFlags& flags) {
   const absl::StatusOr<std::string> id = IdFromHex(flags.sequence);
   if (!id.ok()) return FailUsage(session, id.status());
   if (absl::Status status = LoadInputs(flags); !status.ok()) return FailUsage(session, status);
+  for (const std::string& output : {flags.out, flags.lse_out}) {
+    if (absl::Status status = CheckOutput(output); !status.ok()) return FailUsage(session, status);
+  }
   if (!flags.lse_out.empty()) flags.request.return_lse = true;
 
   AttentionClient client(session.MakeClientOptions());
@@ -107,6 +110,8 @@ int Run(const Session& session, DecodeFlags& flags) {
   for (const auto& [specification, tensor] :
        {std::pair(flags.out, &result->o), std::pair(flags.lse_out, &result->lse)}) {
     if (absl::Status status = SaveTensor(specification, *tensor); !status.ok()) {
+      std::fprintf(stderr, "attnctl: the step is done; --position %lld gives its output again\n",
+                   static_cast<long long>(step->position()));
       return FailUsage(session, status);
     }
   }

@@ -17,6 +17,7 @@ struct SequenceFlags {
   v1::CreateSequenceRequest create;
   v1::AttentionOptions options;
   v1::RopeOptions rope;
+  bool rope_given = false;  // what is wrong in it is the server's to refuse
   std::string type = "fp32", kv_type;
   std::int64_t num_tokens = -1;
   std::int64_t reserve_tokens = 0;
@@ -71,7 +72,7 @@ int Create(const Session& session, SequenceFlags& flags) {
   flags.create.set_reserve_tokens(flags.reserve_tokens);
   v1::LayerGroup& group = *flags.create.add_layer_groups();
   *group.mutable_options() = flags.options;
-  if (flags.rope.theta() > 0) *group.mutable_rope() = flags.rope;
+  if (flags.rope_given) *group.mutable_rope() = flags.rope;
   AttentionClient client(session.MakeClientOptions());
   const auto created = client.CreateSequence(flags.create, session.call());
   if (!created.ok()) return Fail(session, created.status());
@@ -259,17 +260,19 @@ void AddCreateFlags(CLI::App& command, const std::shared_ptr<SequenceFlags>& fla
       "per layer (default: the server's limit)");
   command.add_option("--reserve_tokens", flags->reserve_tokens,
                      "per layer: memory set aside from the start");
-  v1::RopeOptions& rope = flags->rope;
-  command
-      .add_option_function<float>(
-          "--rope_theta", [&rope](float value) { rope.set_theta(value); },
-          "rotate q and k with this base (default: no rotation)")
-      ->check(CLI::PositiveNumber);
+  SequenceFlags* const given = flags.get();
+  const auto rope = [given]() -> v1::RopeOptions& {
+    given->rope_given = true;
+    return given->rope;
+  };
+  command.add_option_function<float>(
+      "--rope_theta", [rope](float value) { rope().set_theta(value); },
+      "rotate q and k with this base (default: no rotation)");
   command.add_option_function<std::int32_t>(
-      "--rope_dim", [&rope](std::int32_t value) { rope.set_rotary_dim(value); },
+      "--rope_dim", [rope](std::int32_t value) { rope().set_rotary_dim(value); },
       "dimensions that rotate (default: all)");
   command.add_flag_callback(
-      "--rope_interleaved", [&rope] { rope.set_interleaved(true); }, "pairs (2i, 2i+1)");
+      "--rope_interleaved", [rope] { rope().set_interleaved(true); }, "pairs (2i, 2i+1)");
   AddAttentionFlags(command, flags->options, /*for_sequences=*/true);
   AddLease(command, *flags);
 }

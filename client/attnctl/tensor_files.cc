@@ -1,5 +1,7 @@
 #include "client/attnctl/tensor_files.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -33,6 +35,21 @@ absl::Status UnknownForm(const std::string& specification) {
                                                  "', need file.npy or file.safetensors:name"));
 }
 
+absl::Status NotWritable(const std::filesystem::path& path) {
+  return absl::PermissionDeniedError(absl::StrCat("cannot write ", path.string()));
+}
+
+// A file to add a tensor to: one that holds tensors of other types would lose them.
+absl::StatusOr<Safetensors> ReadableForMore(const NamedTensor& named) {
+  absl::StatusOr<Safetensors> existing = ReadSafetensors(named.path);
+  if (existing.ok() && !existing->not_loaded.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(named.path, ": holds tensors of other types, which would be lost: ",
+                     absl::StrJoin(existing->not_loaded, ", ")));
+  }
+  return existing;
+}
+
 }  // namespace
 
 absl::StatusOr<Tensor> LoadTensor(const std::string& specification) {
@@ -50,18 +67,30 @@ absl::StatusOr<Tensor> LoadTensor(const std::string& specification) {
   return ReadNpy(specification);
 }
 
+absl::Status CheckOutput(const std::string& specification) {
+  if (specification.empty()) return absl::OkStatus();
+  const auto named = SplitSafetensors(specification);
+  const std::filesystem::path path = named ? named->path : specification;
+  if (!named && path.extension() != ".npy") return UnknownForm(specification);
+  std::error_code error;
+  if (std::filesystem::exists(path, error)) {
+    if (!std::filesystem::is_regular_file(path, error)) {
+      return absl::InvalidArgumentError(absl::StrCat(path.string(), " is not a regular file"));
+    }
+    if (access(path.c_str(), W_OK) != 0) return NotWritable(path);
+    return named ? ReadableForMore(*named).status() : absl::OkStatus();
+  }
+  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
+  return access(folder.c_str(), W_OK | X_OK) == 0 ? absl::OkStatus() : NotWritable(path);
+}
+
 absl::Status SaveTensor(const std::string& specification, const Tensor& tensor) {
   if (specification.empty() || !tensor.present()) return absl::OkStatus();
   if (const auto named = SplitSafetensors(specification)) {
     Safetensors content;
     if (std::filesystem::exists(named->path)) {
-      absl::StatusOr<Safetensors> existing = ReadSafetensors(named->path);
+      absl::StatusOr<Safetensors> existing = ReadableForMore(*named);
       if (!existing.ok()) return existing.status();
-      if (!existing->not_loaded.empty()) {
-        return absl::FailedPreconditionError(
-            absl::StrCat(named->path, ": holds tensors of other types, which would be lost: ",
-                         absl::StrJoin(existing->not_loaded, ", ")));
-      }
       content = *std::move(existing);
     }
     content.tensors[named->name] = tensor;

@@ -14,6 +14,10 @@ namespace attnd::client::attnctl {
 // tensor.
 absl::StatusOr<Tensor> LoadTensor(const std::string& specification);
 
+// Whether SaveTensor can write there, as far as that can be told before there is a tensor: a step
+// that was sent cannot be taken back when its output has no place. OK for an empty specification.
+absl::Status CheckOutput(const std::string& specification);
+
 // Writes to `file.npy`, or adds to `file.safetensors:name` (made where it does not exist; other
 // tensors in it stay). Nothing happens for an empty specification or an absent tensor.
 absl::Status SaveTensor(const std::string& specification, const Tensor& tensor);

@@ -110,6 +110,27 @@ TEST_F(AttnctlE2eTest, SequencesLiveFromCreationToDeletion) {
   EXPECT_EQ(Json::parse(gone.output)["error"]["detail"]["reason"], "REASON_DELETED");
 }
 
+TEST_F(AttnctlE2eTest, NoStepIsSentWhereItsOutputHasNoPlace) {
+  const std::string id = RunOk("sequences create --layers 1 --heads 1 --head_dim 4")["sequence_id"];
+  const std::string one = Save("place.npy", v1::DATA_TYPE_FP32, {1, 1, 4}, {1, 2, 3, 4});
+  const std::string step =
+      "decode --sequence " + id + " --q " + one + " --k " + one + " --v " + one;
+  for (const char* output : {"--out /no/such/folder/o.npy", "--out /dev/full", "--lse_out /tmp",
+                             "--lse_out /no/such/folder/lse.safetensors:lse"}) {
+    EXPECT_EQ(Run(step + " " + output).exit_code, 2) << output;
+  }
+  EXPECT_EQ(RunOk("sequences get " + id)["layer_tokens"], (std::vector<std::string>{"0"}));
+}
+
+TEST_F(AttnctlE2eTest, RotationIsRefusedWhereItIsIncomplete) {
+  const std::string create = "sequences create --layers 1 --heads 1 --head_dim 4 ";
+  for (const char* flags :
+       {"--rope_dim 4", "--rope_interleaved", "--rope_theta nan", "--rope_theta -1"}) {
+    EXPECT_EQ(Run(create + flags).exit_code, 1) << flags;
+  }
+  RunOk(create + "--rope_theta 10000 --rope_dim 2");
+}
+
 TEST_F(AttnctlE2eTest, PartsMergeOnFiles) {
   std::vector<float> values;
   for (int i = 0; i < 24; ++i) values.push_back(static_cast<float>(i % 7) - 3);
@@ -145,6 +166,8 @@ TEST_F(AttnctlE2eTest, ErrorsHaveTheirExitCodes) {
   EXPECT_EQ(Run("").exit_code, 2);
   EXPECT_EQ(Run("sequences get xyz").exit_code, 2);
   EXPECT_EQ(Run("sequences get 0123").exit_code, 1);
+  EXPECT_EQ(Run("attend --q " + q + " --k " + q + " --v " + q + " --tolerance 1").exit_code, 2)
+      << "nothing to compare with";
   EXPECT_EQ(RunProgram(ATTND_ATTNCTL, "info --server 127.0.0.1:1 --timeout 0.3").exit_code, 3);
   EXPECT_EQ(RunProgram(ATTND_ATTNCTL, "drain --admin 127.0.0.1:1 --timeout 1").exit_code, 3);
   EXPECT_EQ(RunProgram(ATTND_ATTNCTL, "--help").exit_code, 0);
