@@ -53,6 +53,7 @@ if [[ -d build/cuda-toolkit/lib ]]; then
   export LD_LIBRARY_PATH=$PWD/build/cuda-toolkit/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 fi
 # Port 0: the system picks free ones and the log tells which.
+: >"$OUT/server.log"  # there before the loop below reads it
 build/release/server/attnd --listen=127.0.0.1:0 --admin_listen=127.0.0.1:0 --log_format=json >"$OUT/server.log" 2>&1 &
 server=$!
 address=
