@@ -4,9 +4,8 @@
 #   scripts/test.sh [--tier fast|ci|full] [--preset NAME]...
 #     --tier fast    release build and its tests, slow ones left out (the default)
 #     --tier ci      fast, then format, lint, dashboards on a real Prometheus, every CUDA row compiled for its
-#                    architectures (without nvcc: skipped), a short comparison with naive, and the tests of threads
-#                    and parsers under ThreadSanitizer
-#     --tier full    ci, then AddressSanitizer with UBSan, the slow tests, long load runs, a longer fuzz run, a bare
+#                    architectures (without nvcc: skipped), a short comparison with naive, and clang-tidy
+#     --tier full    ci, then both sanitizers, the slow tests, long load runs, a longer fuzz run, a bare
 #                    Debian system and the images
 #     --preset NAME  only this preset's build and tests; may be repeated
 set -euo pipefail
@@ -124,11 +123,11 @@ else
     check throughput loadtest/scripts/throughput_vs_naive.sh --quick || true
     # Then what takes long.
     check clang-tidy python3 scripts/run_clang_tidy.py --build build/release '^(kernels|server|client|loadtest)/' || true
-    preset_part tsan
   fi
   if [[ $tier == full ]]; then
     scripts/setup.sh --fuzz --bare
     preset_part asan
+    preset_part tsan
     run_ctest "slow tests" release-slow
     for script in latency_knee trace_replay overload soak; do check "$script" "loadtest/scripts/$script.sh" --quick || true; done
     check "fuzz" scripts/fuzz.sh --seconds 120 || true
