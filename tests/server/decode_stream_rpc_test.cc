@@ -193,9 +193,10 @@ TEST(DecodeStreamRpcTest, RequestsOfAnExpiredStreamAreDropped) {
   const std::string id = local.CreateSequence();
   local.backend.Hold();
   grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(100));
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(1));
   auto stream = local.stub->DecodeStream(&context);
   ASSERT_TRUE(stream->Write(DecodeRequestOf(id, 0, 1)));
+  local.backend.AwaitBatches(1);  // one that is late on arrival would be answered
   v1::DecodeResponse response;
   EXPECT_FALSE(stream->Read(&response));
   EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
