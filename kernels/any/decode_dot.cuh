@@ -19,8 +19,8 @@
 
 #include <cstdint>
 
-#include "kernels/any/combine_splits.h"
 #include "kernels/any/decode_dot.h"
+#include "kernels/any/launch_decode.cuh"
 #include "kernels/cuda/prepare_kernel.h"
 #include "kernels/device/decode_rows.cuh"
 #include "kernels/device/kv_source.cuh"
@@ -91,59 +91,6 @@ __device__ __forceinline__ void MergeGroups(float (&row_max)[Tile::kRows],
         const float other = __shfl_xor_sync(0xffffffffU, accumulator[r][d], step);
         accumulator[r][d] = accumulator[r][d] * mine + other * theirs;
       }
-    }
-  }
-}
-
-// Merges the warps' states of every row and writes o, or the split's partial state.
-template <class Element, class Tile>
-__device__ __forceinline__ void StoreDotRows(const CudaLaunchParams& params,
-                                             const typename Tile::SharedMemory& shared,
-                                             const AttentionSequence& sequence,
-                                             const device::DecodeRows& rows, const DecodeTask& task,
-                                             int first_row, int warp, int lane) {
-  constexpr int kDims = Tile::kHeadDim / 32;
-  const DecodeSequencePlan plan = params.decode_plans[task.sequence];
-  for (int i = warp; i < Tile::kRows && first_row + i < rows.num_rows; i += Tile::kWarps) {
-    const int token = rows.Token(first_row + i);
-    const int head = rows.Head(first_row + i);
-    float row_max = shared.row_max[0][i];
-#pragma unroll
-    for (int w = 1; w < Tile::kWarps; ++w) row_max = fmaxf(row_max, shared.row_max[w][i]);
-    float row_sum = 0.0F;
-    float total[kDims] = {};
-#pragma unroll
-    for (int w = 0; w < Tile::kWarps; ++w) {
-      if (shared.row_max[w][i] == -INFINITY && shared.row_sum[w][i] == 0.0F) continue;
-      const float weight = ptx::Ex2(shared.row_max[w][i] - row_max);
-      row_sum = fmaf(shared.row_sum[w][i], weight, row_sum);
-#pragma unroll
-      for (int d = 0; d < kDims; ++d) {
-        total[d] = fmaf(shared.accumulator[w][i][lane * kDims + d], weight, total[d]);
-      }
-    }
-    if (plan.num_splits > 1) {
-      const std::int64_t row =
-          plan.first_partial +
-          (static_cast<std::int64_t>(task.split) * sequence.query_length + token) *
-              params.attention.num_heads +
-          head;
-      float* const o = params.partial_o + row * params.attention.head_dim;
-#pragma unroll
-      for (int d = 0; d < kDims; ++d) {
-        if (lane * kDims + d < params.attention.head_dim) o[lane * kDims + d] = total[d];
-      }
-      if (lane == 0) params.partial_state[row] = make_float2(row_max, row_sum);
-      continue;
-    }
-    const device::RowResult result =
-        device::FinishRow(row_max, row_sum, device::SinkLog2(params, sequence, head));
-    const bool finite = device::StoreRow<Element>(params, sequence, token, head, lane * kDims,
-                                                  total, result.factor);
-    if (!finite) device::FlagNonfinite(params, task.sequence, head);
-    if (lane == 0 && sequence.lse != nullptr) {
-      sequence.lse[static_cast<std::int64_t>(token) * params.attention.num_heads + head] =
-          result.lse;
     }
   }
 }
@@ -301,7 +248,8 @@ __global__ void __launch_bounds__(DotTile<Element, kHeadDim, kRows>::kThreads)
     }
   }
   __syncthreads();
-  StoreDotRows<Element, Tile>(params, shared, sequence, rows, task, first_row, warp, lane);
+  device::StoreDecodeRows<Element, Tile>(params, shared, sequence, rows, task, first_row, warp,
+                                         lane);
 }
 
 template <class Element, int kHeadDim>
@@ -315,26 +263,14 @@ cudaError_t PrepareDecodeDot(cudaFuncAttributes* attributes) {
       sizeof(typename DotTile<Element, kHeadDim, kDotBlockRows>::SharedMemory), attributes);
 }
 
-template <class Element, int kHeadDim, int kRows>
-cudaError_t LaunchDotRows(const CudaLaunchParams& params, cudaStream_t stream) {
-  using Tile = DotTile<Element, kHeadDim, kRows>;
-  const int passes = (params.max_query_rows + kRows - 1) / kRows;
-  const unsigned ctas = static_cast<unsigned>(params.num_tasks) *
-                        static_cast<unsigned>(params.attention.num_kv_heads) *
-                        static_cast<unsigned>(passes);
-  if (ctas == 0) return cudaSuccess;
-  DecodeDotKernel<Element, kHeadDim, kRows>
-      <<<ctas, Tile::kThreads, sizeof(typename Tile::SharedMemory), stream>>>(params);
-  return cudaGetLastError();
-}
-
 template <class Element, int kHeadDim>
 cudaError_t LaunchDecodeDot(const CudaLaunchParams& params, cudaStream_t stream) {
-  const cudaError_t error = params.max_query_rows == 1
-                                ? LaunchDotRows<Element, kHeadDim, 1>(params, stream)
-                                : LaunchDotRows<Element, kHeadDim, kDotBlockRows>(params, stream);
-  if (error != cudaSuccess || params.max_splits <= 1) return error;
-  return LaunchCombineSplits<Element>(params, stream);
+  if (params.max_query_rows == 1) {
+    return LaunchDecode<Element, DotTile<Element, kHeadDim, 1>>(
+        &DecodeDotKernel<Element, kHeadDim, 1>, params, stream);
+  }
+  return LaunchDecode<Element, DotTile<Element, kHeadDim, kDotBlockRows>>(
+      &DecodeDotKernel<Element, kHeadDim, kDotBlockRows>, params, stream);
 }
 
 }  // namespace attnd::kernels::any

@@ -120,60 +120,6 @@ __device__ __forceinline__ void LoadPackedQuery(Pipeline& pipeline,
   }
 }
 
-// Merges the warps' states of every row and writes o, or the split's partial state.
-template <class Element, class Tile>
-__device__ __forceinline__ void StoreDecodeRows(const CudaLaunchParams& params,
-                                                const typename Tile::Merge& merge,
-                                                const AttentionSequence& sequence,
-                                                const DecodeRows& rows, const DecodeTask& task,
-                                                int first_row, int warp, int lane) {
-  // One warp a row, rows in turn; each lane Tile::kHeadDim / 32 neighbouring dims.
-  constexpr int kDims = Tile::kHeadDim / 32;
-  const DecodeSequencePlan plan = params.decode_plans[task.sequence];
-  for (int i = warp; i < Tile::kRows && first_row + i < rows.num_rows; i += Tile::kWarps) {
-    const int token = rows.Token(first_row + i);
-    const int head = rows.Head(first_row + i);
-    float row_max = merge.row_max[0][i];
-#pragma unroll
-    for (int w = 1; w < Tile::kWarps; ++w) row_max = fmaxf(row_max, merge.row_max[w][i]);
-    float row_sum = 0.0F;
-    float total[kDims] = {};
-#pragma unroll
-    for (int w = 0; w < Tile::kWarps; ++w) {
-      // A warp that saw no key adds nothing; its row_max of -inf would make a NaN.
-      if (merge.row_max[w][i] == -INFINITY && merge.row_sum[w][i] == 0.0F) continue;
-      const float weight = ptx::Ex2(merge.row_max[w][i] - row_max);
-      row_sum = fmaf(merge.row_sum[w][i], weight, row_sum);
-#pragma unroll
-      for (int d = 0; d < kDims; ++d) {
-        total[d] = fmaf(merge.accumulator[w][i][lane * kDims + d], weight, total[d]);
-      }
-    }
-    if (plan.num_splits > 1) {
-      const std::int64_t row =
-          plan.first_partial +
-          (static_cast<std::int64_t>(task.split) * sequence.query_length + token) *
-              params.attention.num_heads +
-          head;
-      float* const o = params.partial_o + row * params.attention.head_dim;
-#pragma unroll
-      for (int d = 0; d < kDims; ++d) {
-        if (lane * kDims + d < params.attention.head_dim) o[lane * kDims + d] = total[d];
-      }
-      if (lane == 0) params.partial_state[row] = make_float2(row_max, row_sum);
-      continue;
-    }
-    const RowResult result = FinishRow(row_max, row_sum, SinkLog2(params, sequence, head));
-    const bool finite =
-        StoreRow<Element>(params, sequence, token, head, lane * kDims, total, result.factor);
-    if (!finite) FlagNonfinite(params, task.sequence, head);
-    if (lane == 0 && sequence.lse != nullptr) {
-      sequence.lse[static_cast<std::int64_t>(token) * params.attention.num_heads + head] =
-          result.lse;
-    }
-  }
-}
-
 template <class Arch, class Element, class Tile, class Pipeline>
 __device__ __forceinline__ void DecodeBody(const CudaLaunchParams& params,
                                            typename Tile::SharedMemory& shared) {

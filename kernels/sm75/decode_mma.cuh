@@ -14,7 +14,7 @@
 
 #include <cstdint>
 
-#include "kernels/any/combine_splits.h"
+#include "kernels/any/launch_decode.cuh"
 #include "kernels/cuda/prepare_kernel.h"
 #include "kernels/device/decode_body.cuh"
 #include "kernels/device/register_tile_loader.cuh"
@@ -135,17 +135,8 @@ cudaError_t PrepareDecodeMma(cudaFuncAttributes* attributes) {
 
 template <class Element, int kHeadDim>
 cudaError_t LaunchDecodeMma(const CudaLaunchParams& params, cudaStream_t stream) {
-  using Tile = DecodeTile<kHeadDim>;
-  const int passes = (params.max_query_rows + Tile::kRows - 1) / Tile::kRows;
-  const unsigned ctas = static_cast<unsigned>(params.num_tasks) *
-                        static_cast<unsigned>(params.attention.num_kv_heads) *
-                        static_cast<unsigned>(passes);
-  if (ctas == 0) return cudaSuccess;
-  DecodeMmaKernel<Element, kHeadDim>
-      <<<ctas, Tile::kThreads, sizeof(typename Tile::SharedMemory), stream>>>(params);
-  const cudaError_t error = cudaGetLastError();
-  if (error != cudaSuccess || params.max_splits <= 1) return error;
-  return any::LaunchCombineSplits<Element>(params, stream);
+  return any::LaunchDecode<Element, DecodeTile<kHeadDim>>(&DecodeMmaKernel<Element, kHeadDim>,
+                                                          params, stream);
 }
 
 }  // namespace attnd::kernels::sm75
