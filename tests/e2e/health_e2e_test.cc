@@ -4,14 +4,12 @@
 #include <grpcpp/create_channel.h>
 #include <gtest/gtest.h>
 #include <httplib.h>
-#include <malloc.h>
 
 #include <atomic>
 #include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <future>
 #include <memory>
 #include <string>
@@ -21,7 +19,9 @@
 
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "tests/support/exposition_parser.h"
+#include "tests/support/local_calls.h"
 #include "tests/support/local_server.h"
+#include "tests/support/resident_memory.h"
 
 namespace attnd {
 namespace {
@@ -32,10 +32,12 @@ using grpc::health::v1::HealthCheckResponse;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using std::chrono::steady_clock;
+using testing::Attend;
 using testing::AttendRequestOf;
 using testing::DecodeRequestOf;
 using testing::FloatsOf;
 using testing::LocalServer;
+using testing::ResidentBytes;
 using testing::SmallConfig;
 
 constexpr char kService[] = "attnd.v1.AttentionService";
@@ -61,13 +63,6 @@ int ReadyzStatus(const LocalServer& local, std::string* body = nullptr) {
   if (!answer) return 0;
   if (body != nullptr) *body = answer->body;
   return answer->status;
-}
-
-grpc::Status Attend(const LocalServer& local, const v1::AttendRequest& request) {
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + seconds(30));
-  v1::AttendResponse response;
-  return local.stub->Attend(&context, request, &response);
 }
 
 template <typename Condition>
@@ -165,14 +160,8 @@ TEST(HealthE2eTest, APostToTheAdminPortRetiresTheServer) {
   EXPECT_EQ(client.Get("/drain")->status, 405);
   EXPECT_EQ(client.Post("/drain")->status, 202);
   grpc::ClientContext create_context;
-  v1::CreateSequenceRequest create;
-  create.set_num_layers(1);
-  create.set_num_heads(2);
-  create.set_num_kv_heads(2);
-  create.set_head_dim(4);
-  create.set_data_type(v1::DATA_TYPE_FP32);
   v1::CreateSequenceResponse created;
-  EXPECT_EQ(local.stub->CreateSequence(&create_context, create, &created).error_code(),
+  EXPECT_EQ(local.stub->CreateSequence(&create_context, testing::OneLayer(), &created).error_code(),
             grpc::StatusCode::UNAVAILABLE);
   // What it holds is served to its end.
   grpc::ClientContext context;
@@ -228,15 +217,6 @@ std::int64_t EntriesOf(const char* folder) {
   return entries;
 }
 
-std::int64_t ResidentBytes() {
-  malloc_trim(0);
-  std::ifstream file("/proc/self/statm");
-  std::int64_t total_pages = 0;
-  std::int64_t resident_pages = 0;
-  file >> total_pages >> resident_pages;
-  return resident_pages * 4096;
-}
-
 // Connects, opens a sequence, fills it, decodes and vanishes: every other time in mid-call.
 void ConnectAndVanish(const LocalServer& local, bool cancel) {
   // A connection of its own.
@@ -244,15 +224,9 @@ void ConnectAndVanish(const LocalServer& local, bool cancel) {
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   const auto stub = v1::AttentionService::NewStub(grpc::CreateCustomChannel(
       local.server->address(), grpc::InsecureChannelCredentials(), arguments));
-  v1::CreateSequenceRequest create;
-  create.set_num_layers(1);
-  create.set_num_heads(2);
-  create.set_num_kv_heads(2);
-  create.set_head_dim(4);
-  create.set_data_type(v1::DATA_TYPE_FP32);
   v1::CreateSequenceResponse created;
   grpc::ClientContext create_context;
-  ASSERT_TRUE(stub->CreateSequence(&create_context, create, &created).ok());
+  ASSERT_TRUE(stub->CreateSequence(&create_context, testing::OneLayer(), &created).ok());
   for (int position = 0; position < 8; ++position) {
     grpc::ClientContext context;
     v1::DecodeResponse response;

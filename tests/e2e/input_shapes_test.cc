@@ -5,15 +5,15 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <fstream>
 #include <functional>
 #include <limits>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "grpc/health/v1/health.grpc.pb.h"
+#include "tests/support/local_calls.h"
 #include "tests/support/local_server.h"
+#include "tests/support/resident_memory.h"
 
 namespace attnd::testing {
 namespace {
@@ -31,65 +31,6 @@ constexpr std::int64_t kUsualGrowth = 256 * kMiB;
 #else
 constexpr std::int64_t kUsualGrowth = 10 * kMiB;
 #endif
-
-std::int64_t ResidentBytes() {
-  std::ifstream file("/proc/self/statm");
-  std::int64_t total_pages = 0;
-  std::int64_t resident_pages = 0;
-  file >> total_pages >> resident_pages;
-  return resident_pages * 4096;
-}
-
-grpc::Status Attend(const LocalServer& local, const v1::AttendRequest& request) {
-  grpc::ClientContext context;
-  v1::AttendResponse response;
-  return local.stub->Attend(&context, request, &response);
-}
-
-grpc::Status Decode(const LocalServer& local, const v1::DecodeRequest& request) {
-  grpc::ClientContext context;
-  v1::DecodeResponse response;
-  return local.stub->Decode(&context, request, &response);
-}
-
-grpc::Status Create(const LocalServer& local, const v1::CreateSequenceRequest& request) {
-  grpc::ClientContext context;
-  v1::CreateSequenceResponse response;
-  return local.stub->CreateSequence(&context, request, &response);
-}
-
-v1::CreateSequenceRequest OneLayer() {
-  v1::CreateSequenceRequest request;
-  request.set_num_layers(1);
-  request.set_num_heads(2);
-  request.set_num_kv_heads(2);
-  request.set_head_dim(4);
-  request.set_data_type(v1::DATA_TYPE_FP32);
-  return request;
-}
-
-void SetShape(v1::Tensor& tensor, const std::vector<std::int64_t>& shape) {
-  tensor.mutable_shape()->Assign(shape.begin(), shape.end());
-}
-
-bool Serves(const LocalServer& local) {
-  const auto stub = grpc::health::v1::Health::NewStub(local.channel);
-  grpc::ClientContext context;
-  grpc::health::v1::HealthCheckResponse response;
-  return stub->Check(&context, {}, &response).ok() &&
-         response.status() == grpc::health::v1::HealthCheckResponse::SERVING &&
-         Attend(local, AttendRequestOf(1, 1, 1)).ok();
-}
-
-// Nothing was computed, cached or kept for all the refusals.
-void ExpectUntouched(const LocalServer& local, std::int64_t batches) {
-  EXPECT_EQ(local.backend.batches(), batches);
-  EXPECT_TRUE(local.AwaitIdle());
-  const auto snapshot = local.server->GetSnapshot();
-  EXPECT_EQ(snapshot.queue_bytes, 0);
-  EXPECT_EQ(snapshot.used_bytes, 0);
-  EXPECT_EQ(snapshot.reserved_bytes, 0);
-}
 
 void ExpectField(const grpc::Status& status, const std::string& field, const std::string& what) {
   EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT)
