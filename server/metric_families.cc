@@ -79,7 +79,7 @@ constexpr MetricFamilyInfo kFamilies[] = {
      "Tile and head pairs that held a non-finite output and were computed again by the exact "
      "kernel."},
     {MetricId::kDeviceFaults, "attnd_device_faults_total", Type::Counter, "",
-     "Device faults; after one the server stays not ready."},
+     "Device faults; after one the process ends with exit code 3."},
     {MetricId::kSequences, "attnd_sequences", Type::Gauge, "state = active, idle",
      "Live sequences; active ones have a step waiting or running."},
     {MetricId::kSequencesEnded, "attnd_sequences_ended_total", Type::Counter,

@@ -117,6 +117,10 @@ absl::Status CheckRelations(const ServerConfig& config) {
   if ((config.page_tokens & (config.page_tokens - 1)) != 0) {
     return ForFlag("page_tokens", text("page_tokens"), "0 or a power of two");
   }
+  constexpr std::int64_t kSlabBytes = std::int64_t{2} << 20;  // what the page pool is carved from
+  if (config.cache_bytes != 0 && config.cache_bytes < kSlabBytes) {
+    return ForFlag("cache_bytes", text("cache_bytes"), "0 or at least 2MiB");
+  }
   if (config.default_lease > config.max_lease) {
     return ForFlag("default_lease", text("default_lease"),
                    absl::StrCat("at most --max_lease, ", text("max_lease")));
