@@ -17,6 +17,7 @@
 #include "server/cuda_device.h"
 #include "server/cuda_memory_budget.h"
 #include "server/device_report.h"
+#include "server/device_sampler.h"
 #include "server/device_selection.h"
 #include "server/grpc_listener.h"
 #include "server/health_service.h"
@@ -25,6 +26,7 @@
 #include "server/logging.h"
 #include "server/machine_resources.h"
 #include "server/metrics.h"
+#include "server/nvml_library.h"
 #include "server/open_streams.h"
 #include "server/reflection_service.h"
 #include "server/service_state.h"
@@ -62,6 +64,22 @@ void LogDevice(const ServerConfig& config, const DeviceChoice& device, const Cud
                    config.cache_bytes, FreeDeviceMemory(device.gpu.index).value_or(0));
   Log(LogLevel::kInfo, report.Text());
   if (!report.warning.empty()) Log(LogLevel::kWarn, report.warning);
+}
+
+// The GPU that serves; on the CPU none, unless a library is named on purpose: then its first one.
+std::unique_ptr<DeviceSampler> StartSampler(const ServerConfig& config, const DeviceChoice& device,
+                                            const Clock& clock) {
+  const bool named = config.nvml_library != kNvmlLibrary;
+  if (!device.cuda && !named) return nullptr;
+  auto sensors = OpenNvmlSensors(config.nvml_library, device.gpu.uuid);
+  if (sensors == nullptr) {
+    Log(named ? LogLevel::kWarn : LogLevel::kInfo,
+        "no NVML: memory, utilisation, clocks, power and temperature of the GPU are not exported",
+        {{"nvml_library", config.nvml_library}});
+    return nullptr;
+  }
+  return std::make_unique<DeviceSampler>(clock, device.cuda ? device.device_name : "nvml:0",
+                                         std::move(sensors));
 }
 
 // What is 0 in the configuration, from the memory that holds the cache.
@@ -129,6 +147,7 @@ struct AttndServer::Impl {
   std::unique_ptr<HealthService> health_service;
   std::unique_ptr<ReflectionService> reflection_service;
   std::unique_ptr<Watchdog> watchdog;
+  std::unique_ptr<DeviceSampler> sampler;  // null: nobody tells
   std::unique_ptr<AdminServer> admin;
   GrpcListener listener;
 
@@ -210,6 +229,7 @@ GaugeSnapshot AttndServer::Impl::ReadGauges() const {
   gauges.connections_refused = connections.refused;
   gauges.ready = health.Get() == HealthState::State::kServing;
   gauges.draining = retiring || stopping;
+  if (sampler != nullptr) gauges.gpu = sampler->Latest();
   return gauges;
 }
 
@@ -273,6 +293,7 @@ void AttndServer::Impl::Stop() {
   watchdog->Stop();
   backend->Stop();
   metrics.SetGaugeSource({});
+  if (sampler != nullptr) sampler->Stop();
   admin->Stop();
   Log(LogLevel::kInfo, "stopped",
       {{"seconds",
@@ -305,6 +326,7 @@ absl::StatusOr<std::unique_ptr<AttndServer>> AttndServer::Start(const ServerConf
   if (!resolved.ok()) return resolved.status();
   auto impl = std::make_unique<Impl>(*std::move(resolved), *std::move(device), std::move(hooks));
   if (auto status = impl->Assemble(); !status.ok()) return status;
+  impl->sampler = StartSampler(impl->config, impl->device, impl->clock);
   if (impl->device.cuda) LogDevice(impl->config, impl->device, cuda);
   if (auto status = impl->OpenPorts(); !status.ok()) {
     if (impl->admin != nullptr) impl->admin->Stop();

@@ -80,6 +80,20 @@ constexpr MetricFamilyInfo kFamilies[] = {
      "kernel."},
     {MetricId::kDeviceFaults, "attnd_device_faults_total", Type::Counter, "",
      "Device faults; after one the process ends with exit code 3."},
+    {MetricId::kDeviceMemory, "attnd_device_memory_bytes", Type::Gauge,
+     "device, state = used, free",
+     "Memory of the whole GPU, other processes included, as its driver's NVML tells it once a "
+     "second."},
+    {MetricId::kDeviceUtilization, "attnd_device_utilization_ratio", Type::Gauge,
+     "device, unit = compute, memory",
+     "Share of time in which a kernel ran, and in which memory was read or written, as NVML "
+     "counts it."},
+    {MetricId::kDeviceClock, "attnd_device_clock_hertz", Type::Gauge, "device, clock = sm, memory",
+     "Clocks of the GPU, from NVML."},
+    {MetricId::kDevicePower, "attnd_device_power_watts", Type::Gauge, "device",
+     "Power that the GPU draws, from NVML."},
+    {MetricId::kDeviceTemperature, "attnd_device_temperature_celsius", Type::Gauge, "device",
+     "Temperature of the GPU's chip, from NVML."},
     {MetricId::kSequences, "attnd_sequences", Type::Gauge, "state = active, idle",
      "Live sequences; active ones have a step waiting or running."},
     {MetricId::kSequencesEnded, "attnd_sequences_ended_total", Type::Counter,
@@ -140,9 +154,11 @@ std::string MetricFamiliesAsMarkdown() {
       "\n"
       "`GET /metrics` on the admin port answers in the Prometheus text format 0.0.4. Durations are "
       "seconds, sizes bytes. Every combination of labels that is known in advance is there from "
-      "the "
-      "start; series of a kernel appear with its first launch. Recording takes no lock and a "
-      "scrape "
+      "the start; series of a kernel appear with its first launch. What NVML tells is there on a "
+      "GPU whose driver brings it (`--nvml_library`), as far as the GPU tells it; a server on the "
+      "CPU shows it only where that flag names another library than the default, then of the "
+      "library's first GPU with the label `device=\"nvml:0\"`. Figures that the driver has not "
+      "renewed for ten seconds are left out. Recording takes no lock and a scrape "
       "delays no request.\n"
       "\n"
       "| name | type | labels | meaning |\n"

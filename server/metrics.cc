@@ -9,6 +9,7 @@
 #include <iterator>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -153,6 +154,7 @@ struct Metrics::Impl final : prometheus::Collectable {
   void CollectBatches(Scrape& scrape) const;
   void CollectKernels(Scrape& scrape) const;
   void CollectGauges(Scrape& scrape) const;
+  static void CollectSensors(const DeviceReading& gpu, Scrape& scrape);
 
   const BuildInfo build;
   const std::string device;
@@ -395,6 +397,23 @@ void Metrics::Impl::CollectGauges(Scrape& scrape) const {
   gauge(MetricId::kKvCacheBytes, {{"device", device}, {"state", "free"}}, free_bytes);
   gauge(MetricId::kReady, {}, gauges.ready ? 1 : 0);
   gauge(MetricId::kDraining, {}, gauges.draining ? 1 : 0);
+  if (!gauges.gpu.device.empty()) CollectSensors(gauges.gpu, scrape);
+}
+
+void Metrics::Impl::CollectSensors(const DeviceReading& gpu, Scrape& scrape) {
+  const auto gauge = [&](MetricId id, Labels labels, const std::optional<double>& value) {
+    if (!value) return;
+    labels.insert(labels.begin(), {"device", gpu.device});
+    scrape.Value(id, std::move(labels), *value);
+  };
+  gauge(MetricId::kDeviceMemory, {{"state", "used"}}, gpu.memory_used_bytes);
+  gauge(MetricId::kDeviceMemory, {{"state", "free"}}, gpu.memory_free_bytes);
+  gauge(MetricId::kDeviceUtilization, {{"unit", "compute"}}, gpu.compute_utilization);
+  gauge(MetricId::kDeviceUtilization, {{"unit", "memory"}}, gpu.memory_utilization);
+  gauge(MetricId::kDeviceClock, {{"clock", "sm"}}, gpu.sm_clock_hertz);
+  gauge(MetricId::kDeviceClock, {{"clock", "memory"}}, gpu.memory_clock_hertz);
+  gauge(MetricId::kDevicePower, {}, gpu.power_watts);
+  gauge(MetricId::kDeviceTemperature, {}, gpu.temperature_celsius);
 }
 
 }  // namespace attnd

@@ -14,6 +14,7 @@
 #include "kernels/attention_kernels.h"
 #include "server/build_info.h"
 #include "server/clock.h"
+#include "server/device_sensors.h"
 
 namespace attnd {
 
@@ -79,6 +80,7 @@ struct GaugeSnapshot {
   // Used and reserved bytes do not overlap.
   std::int64_t pool_bytes = 0, used_bytes = 0, reserved_bytes = 0;
   bool ready = false, draining = false;
+  DeviceReading gpu;  // without a device: no series
 };
 
 class Metrics {

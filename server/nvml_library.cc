@@ -11,7 +11,14 @@ namespace {
 using Device = void*;
 using Result = int;  // 0: success
 constexpr unsigned kSmClock = 1, kMemoryClock = 2;
+constexpr unsigned kChipTemperature = 0;
 constexpr unsigned kVersionBytes = 80;  // NVML's own bound
+struct Memory {
+  unsigned long long total, free, used;
+};
+struct Utilization {
+  unsigned gpu, memory;  // percent
+};
 
 class Library {
  public:
@@ -73,6 +80,55 @@ void ReadDevice(const Library& nvml, Device device, NvmlFacts& facts) {
   }
 }
 
+std::optional<double> Hertz(const Library& nvml, Device device, unsigned type) {
+  const auto megahertz = Clock(nvml, "nvmlDeviceGetClockInfo", device, type);
+  return megahertz ? std::optional(*megahertz * 1e6) : std::nullopt;
+}
+
+class NvmlSensors final : public DeviceSensors {
+ public:
+  explicit NvmlSensors(const std::string& library) : nvml_(library) {}
+
+  bool Find(const std::string& uuid) {
+    if (!nvml_.loaded()) return false;
+    if (uuid.empty()) {
+      return nvml_.Call<Result(unsigned, Device*)>("nvmlDeviceGetHandleByIndex_v2", 0U, &device_);
+    }
+    return nvml_.Call<Result(const char*, Device*)>("nvmlDeviceGetHandleByUUID", uuid.c_str(),
+                                                    &device_);
+  }
+
+  DeviceReading Read() override {
+    DeviceReading reading;
+    Memory memory{};
+    if (nvml_.Call<Result(Device, Memory*)>("nvmlDeviceGetMemoryInfo", device_, &memory)) {
+      reading.memory_used_bytes = static_cast<double>(memory.used);
+      reading.memory_free_bytes = static_cast<double>(memory.free);
+    }
+    Utilization utilization{};
+    if (nvml_.Call<Result(Device, Utilization*)>("nvmlDeviceGetUtilizationRates", device_,
+                                                 &utilization)) {
+      reading.compute_utilization = utilization.gpu / 100.0;
+      reading.memory_utilization = utilization.memory / 100.0;
+    }
+    reading.sm_clock_hertz = Hertz(nvml_, device_, kSmClock);
+    reading.memory_clock_hertz = Hertz(nvml_, device_, kMemoryClock);
+    unsigned value = 0;
+    if (nvml_.Call<Result(Device, unsigned*)>("nvmlDeviceGetPowerUsage", device_, &value)) {
+      reading.power_watts = value / 1000.0;
+    }
+    if (nvml_.Call<Result(Device, unsigned, unsigned*)>("nvmlDeviceGetTemperature", device_,
+                                                        kChipTemperature, &value)) {
+      reading.temperature_celsius = value;
+    }
+    return reading;
+  }
+
+ private:
+  Library nvml_;
+  Device device_ = nullptr;
+};
+
 }  // namespace
 
 NvmlFacts ReadNvmlFacts(const std::string& library, const std::string& uuid) {
@@ -90,6 +146,13 @@ NvmlFacts ReadNvmlFacts(const std::string& library, const std::string& uuid) {
     ReadDevice(nvml, device, facts);
   }
   return facts;
+}
+
+std::unique_ptr<DeviceSensors> OpenNvmlSensors(const std::string& library,
+                                               const std::string& uuid) {
+  auto sensors = std::make_unique<NvmlSensors>(library);
+  if (!sensors->Find(uuid)) return nullptr;
+  return sensors;
 }
 
 }  // namespace attnd

@@ -2,8 +2,11 @@
 // loaded at run time: a machine without it starts as well and knows less.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
+
+#include "server/device_sensors.h"
 
 namespace attnd {
 
@@ -21,5 +24,9 @@ inline constexpr char kNvmlLibrary[] = "libnvidia-ml.so.1";
 // `library`: file name or path of the library. `uuid` names the GPU; empty: only the driver's
 // version is read.
 NvmlFacts ReadNvmlFacts(const std::string& library, const std::string& uuid);
+
+// The sensors of the GPU that `uuid` names, or of the library's first one where it is empty. Keeps
+// the library loaded. Null: no library, or it does not know the GPU.
+std::unique_ptr<DeviceSensors> OpenNvmlSensors(const std::string& library, const std::string& uuid);
 
 }  // namespace attnd

@@ -27,6 +27,7 @@ struct ServerConfig {
   // Device and kernels.
   std::string device = "auto";       // auto, cpu, cuda:N
   std::string kernel_arch = "auto";  // auto, sm75, sm80, sm90: rows that a GPU runs
+  // On the CPU read only where it names another library: see attnd_server.cc.
   std::string nvml_library = "libnvidia-ml.so.1";
   kernels::CpuTarget cpu_target = kernels::CpuTarget::kAuto;
   int threads = 0;  // kernel threads; 0: the cores this process may use

@@ -79,7 +79,9 @@ const ServerFlag kFlags[] = {
          "Newest kernels that a GPU runs; auto takes the newest that are written for it or for an "
          "older one."),
     Text("nvml_library", kDevice, &Config::nvml_library, "",
-         "NVIDIA's management library, which tells clocks, power limit and ECC for the log."),
+         "NVIDIA's management library, which tells memory, utilisation, clocks, power and "
+         "temperature of the GPU for metrics and the log. A server on the CPU loads it only where "
+         "another library than this one is named."),
     {"cpu_target", kDevice, &Config::cpu_target, Unit::kNone, 0, 0,
      "auto|scalar|avx2|avx512|avx512_bf16",
      "SIMD instructions of the CPU kernels; auto takes the best that this machine has."},

@@ -264,7 +264,7 @@ DEVICE = [
         stat("Since the last completion", "s", "time() - max by (instance, device) (attnd_last_kernel_completion_timestamp_seconds{SELECT})",
              "Long and with batches running: the device is stuck. Long and idle: nobody asked.", legend="{{instance}} {{device}}", width=6),
         stat("Batches running", "short", "attnd_running_batches{SELECT}", "Handed to the device and not completed.", width=6),
-        stat("Faults", "short", "attnd_device_faults_total{SELECT}", "Since the start; after one the server is not ready and stops.",
+        stat("Faults", "short", "attnd_device_faults_total{SELECT}", "Since the start; after one the process ends with exit code 3.",
              thresholds=levels(("green", None), ("red", 1)), width=6),
         stat("Busy", "percentunit", "sum by (instance, device) (instance_kernel:attnd_kernel_busy:ratio_rate5m{SELECT})",
              "Share of the last five minutes spent in kernels.", legend="{{instance}} {{device}}", min=0, max=1, width=6),

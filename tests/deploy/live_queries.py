@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
 """Asks a running Prometheus, which scrapes an attnd under load, every query of every dashboard and every rule.
 
-  live_queries.py --prometheus http://127.0.0.1:9090 --dashboards FOLDER --metrics docs/metrics.md [--patience SECONDS]
+  live_queries.py --prometheus http://127.0.0.1:9090 --dashboards FOLDER [--patience SECONDS]
 
 A query passes with at least one finite sample; one without is asked again until patience, over all of them, ends: rates
-need a history and each kind of traffic has its turn. Panels of a family in NVML_FAMILIES that the page of metrics does not
-have are skipped by name; the day it has the family, they are asked like all others. The last line is the sum.
+need a history and each kind of traffic has its turn. The last line is the sum.
 """
 
 import argparse
@@ -18,9 +17,6 @@ import time
 import urllib.parse
 import urllib.request
 
-# What only a GPU's management library tells.
-NVML_FAMILIES = ("attnd_device_memory_bytes", "attnd_device_utilization_ratio", "attnd_device_clock_hertz", "attnd_device_power_watts",
-                 "attnd_device_temperature_celsius")
 # What Grafana would fill in. The window is wide enough for two scrapes and narrow enough for a short test.
 BUILT_IN = {"__rate_interval": "20s", "__interval": "5s", "__range": "30m"}
 SELECTOR = re.compile(r"(?<![\w:\"])(attnd_\w+|instance\w*:[\w:]+|up\b)(\{[^}]*\})?(\[[^\]]*\])?")
@@ -58,17 +54,13 @@ class QueryError(Exception):
 class Tally:
 
     def __init__(self):
-        self.passed, self.skipped, self.failures = 0, 0, []
+        self.passed, self.failures = 0, []
 
     def check(self, name, fault):
         if fault:
             self.failures.append(f"{name}: {fault}")
         else:
             self.passed += 1
-
-    def skip(self, name, reason):
-        self.skipped += 1
-        print(f"skipped: {name}: {reason}")
 
 
 def fill(text, values):
@@ -104,7 +96,7 @@ def fault_of(prometheus, expression):
     return None
 
 
-def check_dashboards(prometheus, folder, absent, tally):
+def check_dashboards(prometheus, folder, tally):
     for file in sorted(folder.glob("*.json")):
         board = json.loads(file.read_text(encoding="utf-8"))
         values = variable_values(prometheus, board, tally)
@@ -112,11 +104,7 @@ def check_dashboards(prometheus, folder, absent, tally):
             for target in panel["targets"]:
                 name = f"{board['title']}, {panel['title']}, {target['refId']}"
                 expression = fill(target["expr"], values)
-                missing = [family for family in absent if family in expression]
-                if missing:
-                    tally.skip(name, f"the server exports no {missing[0]} yet")
-                else:
-                    tally.check(name, fault_of(prometheus, expression))
+                tally.check(name, fault_of(prometheus, expression))
 
 
 def rules(prometheus):
@@ -157,17 +145,14 @@ def main():
     parser.add_argument("--prometheus", required=True)
     parser.add_argument("--dashboards", required=True, type=pathlib.Path)
     parser.add_argument("--patience", type=float, default=60)
-    parser.add_argument("--metrics", required=True, type=pathlib.Path)
     arguments = parser.parse_args()
     prometheus, tally = Prometheus(arguments.prometheus, arguments.patience), Tally()
-    documented = arguments.metrics.read_text(encoding="utf-8")
-    absent = [family for family in NVML_FAMILIES if f"| `{family}` |" not in documented]
     wait_for_rules(prometheus)
-    check_dashboards(prometheus, arguments.dashboards, absent, tally)
+    check_dashboards(prometheus, arguments.dashboards, tally)
     check_rules(prometheus, tally)
     for failure in tally.failures:
         print(f"failed: {failure}")
-    print(f"{tally.passed} passed, {len(tally.failures)} failed, {tally.skipped} skipped")
+    print(f"{tally.passed} passed, {len(tally.failures)} failed")
     return 1 if tally.failures or not tally.passed else 0
 
 

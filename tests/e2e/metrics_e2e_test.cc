@@ -337,6 +337,53 @@ TEST(MetricsE2eTest, ABatchThatIsReportedTwiceCountsOnce) {
   EXPECT_EQ(page.Value("attnd_batch_requests_count"), 10);
 }
 
+TEST(MetricsE2eTest, TheSensorsOfANamedLibraryAreExported) {
+  ServerConfig config = SmallConfig();
+  config.nvml_library = ATTND_FAKE_NVML;
+  LocalServer local(config);
+  const std::map<std::string, std::string> device = {{"device", "nvml:0"}};
+  EXPECT_TRUE(Await(
+      [&] { return Scrape(*local.server).Value("attnd_device_power_watts", device).has_value(); }));
+  const Exposition page = Scrape(*local.server);
+  EXPECT_EQ(page.Value("attnd_device_power_watts", device), 65.5);
+  EXPECT_EQ(page.Value("attnd_device_temperature_celsius", device), 61);
+  EXPECT_EQ(page.Sum("attnd_device_memory_bytes"), 16.0 * (1 << 30));
+}
+
+TEST(MetricsE2eTest, ACpuServerWithoutANamedLibraryTellsOfNoGpu) {
+  LocalServer local;
+  EXPECT_EQ(Scrape(*local.server).Sum("attnd_device_memory_bytes"), 0);
+  ServerConfig config = SmallConfig();
+  config.nvml_library = "/no/such/library.so";
+  LocalServer other(config);  // starts all the same
+  EXPECT_EQ(Scrape(*other.server).Sum("attnd_device_memory_bytes"), 0);
+}
+
+TEST(MetricsE2eTest, TheBandwidthIsMeasuredAtStartUnlessSwitchedOff) {
+  const std::map<std::string, std::string> measured = {{"device", "cpu"}, {"kind", "measured"}};
+  const auto server_info = [](LocalServer& local) {
+    grpc::ClientContext context;
+    v1::GetServerInfoResponse info;
+    EXPECT_TRUE(local.stub->GetServerInfo(&context, {}, &info).ok());
+    return info.devices(0).measured_read_bytes_per_second();
+  };
+  ServerConfig config = SmallConfig();
+  ASSERT_FALSE(config.measure_ceilings);
+  {
+    LocalServer off(config);
+    EXPECT_FALSE(
+        Scrape(*off.server).Value("attnd_device_hbm_bandwidth_bytes_per_second", measured));
+    EXPECT_EQ(server_info(off), 0);
+  }
+  config.measure_ceilings = true;
+  LocalServer on(config);
+  const auto bytes_per_second =
+      Scrape(*on.server).Value("attnd_device_hbm_bandwidth_bytes_per_second", measured);
+  ASSERT_TRUE(bytes_per_second.has_value());
+  EXPECT_GT(*bytes_per_second, 1e8);
+  EXPECT_NEAR(server_info(on), *bytes_per_second, *bytes_per_second * 1e-6);
+}
+
 class WallClockSetBack final : public Clock {
  public:
   TimePoint Now() const override { return steady_clock::now(); }

@@ -45,7 +45,7 @@ STATIONS = [
     ("memory", ["page_pool", "batch"]),
     ("values", ["attention_request", "sequence_types", "error_status", "health_state", "clock", "mutex", "logging",
                 "build_info", "metrics", "metric_families", "kernel_series", "striped_counter", "striped_histogram",
-                "device_selection", "device_report", "nvml_library", "cuda_memory_budget",
+                "device_selection", "device_report", "device_sensors", "device_sampler", "nvml_library", "cuda_memory_budget",
                 "server_config", "server_flags", "config_file", "config_help", "flag_value", "machine_resources", "listen_address", "listening_sockets", "bind_failure"]),
 ]
 

@@ -49,6 +49,20 @@ LaunchRecord Launch(const char* kernel, double duration_seconds, double read_byt
   return launch;
 }
 
+DeviceReading FullReading() {
+  DeviceReading reading;
+  reading.device = "cuda:0";
+  reading.memory_used_bytes = 11e9;
+  reading.memory_free_bytes = 5e9;
+  reading.compute_utilization = 0.75;
+  reading.memory_utilization = 0.4;
+  reading.sm_clock_hertz = 585e6;
+  reading.memory_clock_hertz = 5e9;
+  reading.power_watts = 65.5;
+  reading.temperature_celsius = 61;
+  return reading;
+}
+
 class MetricsTest : public ::testing::Test {
  protected:
   Exposition Scrape() const {
@@ -75,6 +89,7 @@ class MetricsTest : public ::testing::Test {
       GaugeSnapshot gauges;
       gauges.queue_requests = 4;
       gauges.ready = true;
+      gauges.gpu = FullReading();
       return gauges;
     });
   }
@@ -124,6 +139,43 @@ TEST_F(MetricsTest, IsValidBeforeAnythingHappened) {
   EXPECT_EQ(page.Value("attnd_requests_total", {{"method", "Decode"}, {"code", "INTERNAL"}}), 0);
   EXPECT_EQ(page.Value("attnd_rejected_total", {{"reason", "queue_full"}}), 0);
   EXPECT_EQ(page.Value("attnd_ready"), 0);
+}
+
+TEST_F(MetricsTest, ShowsWhatTheSensorsTellAndNothingElse) {
+  const auto samples = [this](const char* name) {
+    for (const auto& family : Scrape().families) {
+      if (family.name == name) return family.samples.size();
+    }
+    return std::size_t{99};
+  };
+  EXPECT_EQ(samples("attnd_device_memory_bytes"), 0);
+  EXPECT_EQ(samples("attnd_device_power_watts"), 0);
+
+  DeviceReading reading = FullReading();
+  metrics_.SetGaugeSource([&reading] {
+    GaugeSnapshot gauges;
+    gauges.gpu = reading;
+    return gauges;
+  });
+  const Exposition page = Scrape();
+  const auto value = [&page](const char* name, std::map<std::string, std::string> labels) {
+    labels["device"] = "cuda:0";
+    return page.Value(name, labels);
+  };
+  EXPECT_EQ(value("attnd_device_memory_bytes", {{"state", "used"}}), 11e9);
+  EXPECT_EQ(value("attnd_device_memory_bytes", {{"state", "free"}}), 5e9);
+  EXPECT_EQ(value("attnd_device_utilization_ratio", {{"unit", "compute"}}), 0.75);
+  EXPECT_EQ(value("attnd_device_utilization_ratio", {{"unit", "memory"}}), 0.4);
+  EXPECT_EQ(value("attnd_device_clock_hertz", {{"clock", "sm"}}), 585e6);
+  EXPECT_EQ(value("attnd_device_clock_hertz", {{"clock", "memory"}}), 5e9);
+  EXPECT_EQ(value("attnd_device_power_watts", {}), 65.5);
+  EXPECT_EQ(value("attnd_device_temperature_celsius", {}), 61);
+
+  reading.power_watts.reset();
+  reading.memory_utilization.reset();
+  EXPECT_EQ(samples("attnd_device_power_watts"), 0);
+  EXPECT_EQ(samples("attnd_device_utilization_ratio"), 1);
+  EXPECT_EQ(samples("attnd_device_temperature_celsius"), 1);
 }
 
 TEST_F(MetricsTest, CountsRequestsByMethodAndCodeAndTimesTheGoodOnes) {

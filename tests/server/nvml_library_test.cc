@@ -36,5 +36,31 @@ TEST(NvmlLibraryTest, AMachineWithoutTheLibraryKnowsNothing) {
   }
 }
 
+TEST(NvmlLibraryTest, SensorsReadInBaseUnits) {
+  const auto sensors = OpenNvmlSensors(ATTND_FAKE_NVML, "GPU-fake");
+  ASSERT_NE(sensors, nullptr);
+  const DeviceReading reading = sensors->Read();
+  EXPECT_EQ(reading.memory_used_bytes, 11.0 * (1 << 30));
+  EXPECT_EQ(reading.memory_free_bytes, 5.0 * (1 << 30));
+  EXPECT_EQ(reading.compute_utilization, 0.75);
+  EXPECT_EQ(reading.memory_utilization, 0.4);
+  EXPECT_EQ(reading.sm_clock_hertz, 585e6);
+  EXPECT_EQ(reading.memory_clock_hertz, 5e9);
+  EXPECT_EQ(reading.power_watts, 65.5);
+  EXPECT_EQ(reading.temperature_celsius, 61);
+}
+
+TEST(NvmlLibraryTest, WithoutAUuidTheFirstGpuIsRead) {
+  const auto sensors = OpenNvmlSensors(ATTND_FAKE_NVML, "");
+  ASSERT_NE(sensors, nullptr);
+  EXPECT_EQ(sensors->Read().power_watts, 65.5);
+}
+
+TEST(NvmlLibraryTest, ThereAreNoSensorsWithoutTheLibraryOrTheGpu) {
+  EXPECT_EQ(OpenNvmlSensors("/no/such/library.so", ""), nullptr);
+  EXPECT_EQ(OpenNvmlSensors("/dev/null", ""), nullptr);
+  EXPECT_EQ(OpenNvmlSensors(ATTND_FAKE_NVML, "GPU-other"), nullptr);
+}
+
 }  // namespace
 }  // namespace attnd

@@ -23,6 +23,31 @@ int nvmlDeviceGetHandleByUUID(const char* uuid, void** device) {
   *device = &g_device;
   return kOk;
 }
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, void** device) {
+  if (index != 0) return kNotFound;
+  *device = &g_device;
+  return kOk;
+}
+int nvmlDeviceGetMemoryInfo(void* device, unsigned long long* total_free_used) {
+  if (device != &g_device) return kNotFound;
+  total_free_used[0] = 16ULL << 30;
+  total_free_used[1] = 5ULL << 30;
+  total_free_used[2] = 11ULL << 30;
+  return kOk;
+}
+int nvmlDeviceGetUtilizationRates(void*, unsigned* gpu_memory) {
+  gpu_memory[0] = 75;
+  gpu_memory[1] = 40;
+  return kOk;
+}
+int nvmlDeviceGetPowerUsage(void*, unsigned* milliwatts) {
+  *milliwatts = 65500;
+  return kOk;
+}
+int nvmlDeviceGetTemperature(void*, unsigned sensor, unsigned* celsius) {
+  *celsius = sensor == 0 ? 61 : 0;
+  return kOk;
+}
 // As GeForce cards answer.
 int nvmlDeviceGetEccMode(void*, unsigned*, unsigned*) { return kNotSupported; }
 int nvmlDeviceGetPersistenceMode(void*, unsigned* mode) {
