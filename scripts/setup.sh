@@ -2,7 +2,7 @@
 # Installs what the build needs, by apt, on Debian 12 and Ubuntu 24.04. Does nothing, quickly, when all is there. On a machine with an
 # NVIDIA driver and no CUDA compiler it also brings one into the build tree (scripts/cuda_toolkit.sh).
 #
-#   scripts/setup.sh [--lint] [--fuzz] [--capture] [--bare] [--operate]
+#   scripts/setup.sh [--lint] [--fuzz] [--capture] [--bare] [--operate] [--browser]
 #     (none)     compiler, CMake, libraries: enough to build and run everything
 #     --lint     clang-format and clang-tidy 14, shellcheck, codespell
 #     --fuzz     clang 14 with libFuzzer, for scripts/fuzz.sh
@@ -11,11 +11,12 @@
 #     --operate  Prometheus, buildah, debootstrap, and validators of deploy/ from PyPI in build/operate-venv, for
 #                scripts/dashboards_test.sh, deploy_test.sh and image_test.sh. Where systemd runs, the package prometheus
 #                starts a service of its own on port 9090.
+#     --browser  Chromium, and what drives it from PyPI in build/browser-venv, for scripts/statusz_test.sh
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 readonly LOG=build/setup.log
 
-operate=false
+operate=false browser=false
 packages=(
   ca-certificates g++ cmake ninja-build pkgconf ccache
   libgrpc++-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev libabsl-dev
@@ -31,6 +32,7 @@ for argument in "$@"; do
     --capture) packages+=(python3-venv) ;;
     --bare) packages+=(debootstrap) ;;
     --operate) operate=true packages+=(prometheus buildah debootstrap python3-venv) ;;
+    --browser) browser=true packages+=(chromium python3-venv) ;;
     -h | --help) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; exit 0 ;;
     *) echo "setup: unknown argument '$argument' (see --help)" >&2; exit 2 ;;
   esac
@@ -48,15 +50,20 @@ if ! command -v dpkg-query >/dev/null; then
   exit 1
 fi
 
-# The virtual environment of --operate, made anew when the list of its packages has changed.
-operate_venv() {
-  local list=scripts/operate_requirements.txt venv=build/operate-venv
+# virtual_environment NAME: build/NAME-venv with the packages of scripts/NAME_requirements.txt, made anew when that list has changed.
+virtual_environment() {
+  local list=scripts/$1_requirements.txt venv=build/$1-venv
   if cmp -s "$list" "$venv/installed.txt"; then return; fi
   echo "setup: installing $list into $venv"
   run_logged rm -rf "$venv"
   run_logged python3 -m venv "$venv"
   run_logged "$venv/bin/pip" install --quiet --disable-pip-version-check -r "$list"
   cp "$list" "$venv/installed.txt"
+}
+
+virtual_environments() {
+  if $operate; then virtual_environment operate; fi
+  if $browser; then virtual_environment browser; fi
 }
 
 run_logged() {
@@ -71,7 +78,7 @@ run_logged() {
 mkdir -p build
 mapfile -t missing < <(missing_packages "${packages[@]}")
 if ((${#missing[@]} == 0)); then
-  if $operate; then operate_venv; fi
+  virtual_environments
   echo "setup: all ${#packages[@]} packages are installed"
   exec scripts/cuda_toolkit.sh
 fi
@@ -91,6 +98,6 @@ echo "setup: updating the package lists (log: $LOG)"
 run_logged "${APT[@]}" update
 echo "setup: installing ${#missing[@]} packages: ${missing[*]}"
 run_logged "${APT[@]}" install --no-install-recommends "${missing[@]}"
-if $operate; then operate_venv; fi
+virtual_environments
 scripts/cuda_toolkit.sh
 echo "setup: done"

@@ -4,9 +4,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <csignal>
+#include <iterator>
 #include <mutex>
+#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -15,6 +18,7 @@
 #include "server/bind_failure.h"
 #include "server/http_connection.h"
 #include "server/listen_address.h"
+#include "server/status_page.h"
 
 namespace attnd {
 namespace {
@@ -24,13 +28,24 @@ constexpr std::chrono::milliseconds kRebindInterval{100};
 constexpr std::chrono::milliseconds kStopInterval{1};
 constexpr char kPlainText[] = "text/plain; charset=utf-8";
 constexpr char kExpositionText[] = "text/plain; version=0.0.4; charset=utf-8";
+constexpr char kHtml[] = "text/html; charset=utf-8";
+constexpr char kJson[] = "application/json";
+// The page brings everything along and asks its own server only.
+constexpr char kPagePolicy[] =
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+    "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors "
+    "'none'";
+constexpr std::string_view kPaths[] = {"/",        "/statusz", "/statusz.json", "/metrics",
+                                       "/healthz", "/readyz",  "/drain"};
 constexpr char kIndex[] =
     "attnd admin port\n"
     "\n"
-    "GET  /metrics  Prometheus metrics\n"
-    "GET  /healthz  200 while the process lives\n"
-    "GET  /readyz   200 while requests are served, else 503 and why\n"
-    "POST /drain    begin to retire: no new sequences\n";
+    "GET  /statusz       the server at a glance, for a browser\n"
+    "GET  /statusz.json  what that page shows\n"
+    "GET  /metrics       Prometheus metrics\n"
+    "GET  /healthz       200 while the process lives\n"
+    "GET  /readyz        200 while requests are served, else 503 and why\n"
+    "POST /drain         begin to retire: no new sequences\n";
 
 // The library's default shares the port with any other process that asks for it (SO_REUSEPORT).
 // SO_REUSEADDR only lets a restart pass over connections in TIME_WAIT.
@@ -46,15 +61,25 @@ void Answer(httplib::Response& response, int status, const std::string& text) {
 
 // Through a content provider: a plain body would be compressed for whoever accepts it, and Brotli
 // as the library sets it takes a quarter of a second of a core that kernels need for 100 KB.
-void AnswerMetrics(httplib::Response& response, std::string metrics_text) {
-  if (metrics_text.empty()) return Answer(response, 500, "metrics are not available\n");
+void AnswerLong(httplib::Response& response, std::string content, const char* type) {
   response.status = 200;
-  const auto text = std::make_shared<const std::string>(std::move(metrics_text));
+  const auto text = std::make_shared<const std::string>(std::move(content));
   response.set_content_provider(
-      text->size(), kExpositionText,
-      [text](std::size_t offset, std::size_t length, httplib::DataSink& sink) {
+      text->size(), type, [text](std::size_t offset, std::size_t length, httplib::DataSink& sink) {
         return sink.write(text->data() + offset, length);
       });
+}
+
+void AnswerMetrics(httplib::Response& response, std::string metrics_text) {
+  if (metrics_text.empty()) return Answer(response, 500, "metrics are not available\n");
+  AnswerLong(response, std::move(metrics_text), kExpositionText);
+}
+
+void AnswerStatus(httplib::Response& response, std::string content, const char* type) {
+  response.set_header("Content-Security-Policy", kPagePolicy);
+  response.set_header("X-Content-Type-Options", "nosniff");
+  response.set_header("Cache-Control", "no-store");
+  AnswerLong(response, std::move(content), type);
 }
 
 }  // namespace
@@ -98,7 +123,7 @@ struct AdminServer::Impl final : httplib::Server {
 void AdminServer::Impl::Route(const httplib::Request& request, httplib::Response& response) {
   const std::string& path = request.path;
   const bool is_drain = path == "/drain";
-  if (path != "/" && path != "/metrics" && path != "/healthz" && path != "/readyz" && !is_drain) {
+  if (std::find(std::begin(kPaths), std::end(kPaths), path) == std::end(kPaths)) {
     return Answer(response, 404, "not found; / lists what is here\n");
   }
   const bool reads = request.method == "GET" || request.method == "HEAD";
@@ -114,9 +139,9 @@ void AdminServer::Impl::Route(const httplib::Request& request, httplib::Response
   }
   if (path == "/") return Answer(response, 200, kIndex);
   if (path == "/healthz") return Answer(response, 200, "ok\n");
-  if (path == "/metrics") {
-    return AnswerMetrics(response, callbacks.metrics_text());
-  }
+  if (path == "/metrics") return AnswerMetrics(response, callbacks.metrics_text());
+  if (path == "/statusz") return AnswerStatus(response, std::string(StatusPage()), kHtml);
+  if (path == "/statusz.json") return AnswerStatus(response, callbacks.status_json(), kJson);
   const AdminCallbacks::Readiness readiness = callbacks.readiness();
   Answer(response, readiness.ready ? 200 : 503,
          readiness.ready ? "ready\n" : absl::StrCat("not ready: ", readiness.reason, "\n"));

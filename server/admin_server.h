@@ -1,4 +1,5 @@
-// The HTTP port of operators: /metrics, /healthz, /readyz, POST /drain and a small index at /.
+// The HTTP port of operators: /metrics, /healthz, /readyz, the page /statusz with its data
+// at /statusz.json, POST /drain and a small index at /.
 //
 // Knows nothing of gRPC or the scheduler: everything that it tells or starts comes in as a
 // callback. A few worker threads of its own serve it, one connection each; connections are closed
@@ -22,6 +23,7 @@ struct AdminCallbacks {
     std::string reason;  // why not
   };
   std::function<std::string()> metrics_text;  // empty text: answered 500
+  std::function<std::string()> status_json;   // the document of /statusz.json
   std::function<Readiness()> readiness;
   std::function<void()> begin_drain;  // idempotent; returns at once
 };

@@ -30,6 +30,7 @@
 #include "server/open_streams.h"
 #include "server/reflection_service.h"
 #include "server/service_state.h"
+#include "server/status_board.h"
 #include "server/watchdog.h"
 
 namespace attnd {
@@ -121,6 +122,7 @@ struct AttndServer::Impl {
 
   absl::StatusOr<std::unique_ptr<AttentionBackend>> MakeBackend();
   absl::Status Assemble();
+  void StartStatusBoard();
   absl::Status OpenPorts();
   void StartSelfTest();
   absl::Status SelfTest();
@@ -148,6 +150,7 @@ struct AttndServer::Impl {
   std::unique_ptr<ReflectionService> reflection_service;
   std::unique_ptr<Watchdog> watchdog;
   std::unique_ptr<DeviceSampler> sampler;  // null: nobody tells
+  std::unique_ptr<StatusBoard> status_board;
   std::unique_ptr<AdminServer> admin;
   GrpcListener listener;
 
@@ -186,7 +189,18 @@ absl::Status AttndServer::Impl::Assemble() {
   return absl::OkStatus();
 }
 
+void AttndServer::Impl::StartStatusBoard() {
+  StatusFacts facts;
+  facts.server_name = config.server_name;
+  facts.device = backend->limits().description;
+  facts.build = build;
+  facts.flags = FlagsInEffect(config);
+  status_board = std::make_unique<StatusBoard>(std::move(facts), clock, health,
+                                               [this] { return metrics.Families(); });
+}
+
 absl::Status AttndServer::Impl::OpenPorts() {
+  StartStatusBoard();
   AdminCallbacks callbacks;
   callbacks.metrics_text = [this] { return metrics.Expose(); };
   callbacks.readiness = [this] {
@@ -194,6 +208,7 @@ absl::Status AttndServer::Impl::OpenPorts() {
     return AdminCallbacks::Readiness{report.state == HealthState::State::kServing, report.reason};
   };
   callbacks.begin_drain = [this] { BeginRetire(); };
+  callbacks.status_json = [this] { return status_board->Json(); };
   AdminOptions options;
   options.listen = config.admin_listen;
   auto admin_server = AdminServer::Start(options, std::move(callbacks));
@@ -292,6 +307,7 @@ void AttndServer::Impl::Stop() {
   CloseGrpc(deadline);
   watchdog->Stop();
   backend->Stop();
+  status_board->Stop();
   metrics.SetGaugeSource({});
   if (sampler != nullptr) sampler->Stop();
   admin->Stop();

@@ -266,12 +266,20 @@ void Metrics::SetGaugeSource(std::function<GaugeSnapshot()> source) {
   impl_->gauge_source = std::move(source);
 }
 
-std::string Metrics::Expose() const {
+std::vector<MetricFamily> Metrics::Families() const noexcept {
   try {
-    return prometheus::TextSerializer().Serialize(impl_->Collect());
+    return impl_->Collect();
   } catch (const std::exception&) {
     // Out of memory: a scrape that fails tells its reader so; the process goes on.
     return {};
+  }
+}
+
+std::string Metrics::Expose() const {
+  try {
+    return prometheus::TextSerializer().Serialize(Families());
+  } catch (const std::exception&) {
+    return {};  // as above
   }
 }
 

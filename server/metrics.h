@@ -10,8 +10,10 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "kernels/attention_kernels.h"
+#include "prometheus/metric_family.h"
 #include "server/build_info.h"
 #include "server/clock.h"
 #include "server/device_sensors.h"
@@ -108,7 +110,10 @@ class Metrics {
   // reports zeros. Once this returns the former source is neither running nor called again.
   void SetGaugeSource(std::function<GaugeSnapshot()> source);
 
-  // Prometheus text exposition, format 0.0.4.
+  // Every family as it is now; empty where memory is short.
+  std::vector<prometheus::MetricFamily> Families() const noexcept;
+
+  // Those as Prometheus text, format 0.0.4; empty where memory is short.
   std::string Expose() const;
 
   // The text of docs/metrics.md: a table of every family (name, type, labels, help).

@@ -61,7 +61,8 @@ const ServerFlag kFlags[] = {
          "Address of the gRPC port: host:port or unix:/path; port 0 picks a free one and the log "
          "tells which."),
     Text("admin_listen", kAddresses, &Config::admin_listen, "",
-         "Address of the HTTP port for /metrics, /healthz, /readyz and /drain: host:port; port 0 "
+         "Address of the HTTP port for /metrics, /statusz, /healthz, /readyz and /drain: "
+         "host:port; port 0 "
          "picks a free one."),
     Text("server_name", kAddresses, &Config::server_name, "",
          "Name that identifies this server inside sequence ids; unique among servers that clients "

@@ -76,6 +76,7 @@ class AdminServerTest : public ::testing::Test {
                     : AdminCallbacks::Readiness{false, "self-test has not passed"};
     };
     callbacks.begin_drain = [this] { ++drains_; };
+    callbacks.status_json = [] { return std::string(R"({"time":1})"); };
     auto server = AdminServer::Start(options, std::move(callbacks));
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
@@ -134,6 +135,31 @@ TEST_F(AdminServerTest, IsReadyOnlyWhileServing) {
   EXPECT_EQ(Client().Get("/healthz")->status, 200);
   ready_ = true;
   EXPECT_EQ(Client().Get("/readyz")->status, 200);
+}
+
+TEST_F(AdminServerTest, ServesThePageAndItsData) {
+  Start();
+  const auto page = Client().Get("/statusz");
+  ASSERT_TRUE(page);
+  EXPECT_EQ(page->status, 200);
+  EXPECT_EQ(page->get_header_value("Content-Type"), "text/html; charset=utf-8");
+  EXPECT_THAT(page->body, ::testing::StartsWith("<!doctype html>"));
+  EXPECT_THAT(page->body, ::testing::EndsWith("</html>\n"));
+  const auto data = Client().Get("/statusz.json");
+  EXPECT_EQ(data->get_header_value("Content-Type"), "application/json");
+  EXPECT_EQ(data->body, R"({"time":1})");
+}
+
+// It works without a network, and what a page of another site asks stays unanswered by the browser.
+TEST_F(AdminServerTest, ThePageAsksNobodyElse) {
+  Start();
+  const auto page = Client().Get("/statusz");
+  const std::string policy = page->get_header_value("Content-Security-Policy");
+  EXPECT_THAT(policy, HasSubstr("default-src 'none'"));
+  EXPECT_THAT(policy, HasSubstr("connect-src 'self'"));
+  EXPECT_EQ(page->get_header_value("X-Content-Type-Options"), "nosniff");
+  EXPECT_EQ(page->get_header_value("Access-Control-Allow-Origin"), "");
+  EXPECT_THAT(page->body, ::testing::Not(HasSubstr("https:")));
 }
 
 TEST_F(AdminServerTest, DrainsByPostOnly) {

@@ -1,0 +1,11 @@
+# Script: writes OUTPUT, a source file that holds the text of INPUT. A literal longer than 64 KiB is beyond what compilers must take.
+file(READ ${INPUT} page)
+string(LENGTH "${page}" length)
+if(length GREATER 65000)
+  message(FATAL_ERROR "${INPUT} has ${length} bytes, more than one string literal should hold")
+endif()
+string(FIND "${page}" ")attnd_page\"" found)
+if(NOT found EQUAL -1)
+  message(FATAL_ERROR "${INPUT} holds the text that ends the literal")
+endif()
+file(WRITE ${OUTPUT} "#include \"server/status_page.h\"\n\nnamespace attnd {\n\nstd::string_view StatusPage() { return R\"attnd_page(${page})attnd_page\"; }\n\n}  // namespace attnd\n")
