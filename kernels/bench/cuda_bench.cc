@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <fstream>
 #include <map>
@@ -26,6 +27,10 @@ double Rounded(double value) {
   char text[32];
   std::snprintf(text, sizeof(text), "%.4g", value);
   return std::atof(text);
+}
+
+double UnixSeconds() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
 // One row on every set of a problem, captured into graphs.
@@ -230,7 +235,10 @@ std::vector<Json> MeasureCase(Run& run, const CudaBenchCase& bench_case) {
     storage[2 + i].run = [&peer](int calls) { return peer.Run(calls); };
     sides.push_back(&storage[2 + i]);
   }
+  // For whoever watches the card's clocks meanwhile.
+  const double began = UnixSeconds();
   RunRounds(sides, run.options.measure, nullptr);
+  const double ended = UnixSeconds();
 
   std::vector<PeerResult> peers;
   for (std::size_t i = 0; i < bench_case.peers.size(); ++i) {
@@ -248,6 +256,10 @@ std::vector<Json> MeasureCase(Run& run, const CudaBenchCase& bench_case) {
     lines[1].update(naive_errors);
     lines[0]["naive_ms"] = lines[1]["ms"];
     lines[0]["naive_workspace_bytes"] = naive->plan().workspace_bytes;
+  }
+  for (Json& line : lines) {
+    line["began_unix_s"] = began;
+    line["ended_unix_s"] = ended;
   }
   return lines;
 }
@@ -291,6 +303,7 @@ int RunCudaBench(const CudaBenchOptions& options) {
                      {"device", run.device},
                      {"date", UtcNow()},
                      {"compute_capability", run.limits.compute_capability},
+                     {"multiprocessors", run.limits.num_threads},
                      {"read_gbps", Rounded(run.ceilings.read_bytes_per_second / 1e9)},
                      {"m16n8k8_tflops", Rounded(run.ceilings.m16n8k8_flops_per_second / 1e12)},
                      {"m16n8k16_tflops", Rounded(run.ceilings.m16n8k16_flops_per_second / 1e12)}};

@@ -35,6 +35,20 @@ void AddPrefill(std::vector<CudaBenchCase>& cases, DataType type, const std::str
   }
 }
 
+// What fits into a T4's 15 GiB, in the type of its tensor cores.
+void AddSmallDecode(std::vector<CudaBenchCase>& cases, int sequences, int cached, int num_heads,
+                    int num_kv_heads, int head_dim) {
+  CudaBenchCase bench_case;
+  bench_case.shape =
+      Prefill(DataType::kFp16, sequences, cached, num_heads, num_kv_heads, head_dim, true);
+  bench_case.shape.operation = Operation::kDecode;
+  bench_case.shape.query_length = 1;
+  bench_case.shape.page_tokens = 32;
+  bench_case.arch = "sm75";
+  bench_case.graph_launches = 12;
+  cases.push_back(bench_case);
+}
+
 void AddDecode(std::vector<CudaBenchCase>& cases, int sequences, int cached, int num_heads,
                int num_kv_heads, int page_tokens) {
   CudaBenchCase bench_case;
@@ -69,6 +83,13 @@ std::vector<CudaBenchCase> AllCudaCases() {
                      {"flash"}});
   }
   AddPrefill(cases, DataType::kFp16, "sm75", {"efficient"});
+  for (const int head_dim : {64, 128, 256}) {
+    AddSmallDecode(cases, 1, 8192, 32, 8, head_dim);
+    AddSmallDecode(cases, 16, 2048, 32, 8, head_dim);
+    AddSmallDecode(cases, 64, 1024, 32, 8, head_dim);
+    AddSmallDecode(cases, 32, 4096, 32, 8, head_dim);
+    AddSmallDecode(cases, 16, 2048, 32, 32, head_dim);
+  }
   for (const int page_tokens : {16, 64}) {
     AddDecode(cases, 1, 8192, 32, 8, page_tokens);
     AddDecode(cases, 1, 8192, 32, 1, page_tokens);
