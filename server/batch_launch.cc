@@ -23,7 +23,7 @@ void Scheduler::Impl::Pump(Clock::TimePoint now, Outbox& outbox, RunOn run_on) {
     view.work_per_second = classes.work_per_second();
     view.batches_in_flight = batches_in_flight;
     view.prefill_batches_in_flight = prefill_in_flight;
-    view.decode_time_since_prefill = decode_time_since_prefill;
+    view.turns = turns;
     const BatchDecision decision = DecideBatch(policy, view, now);
     if (decision.kind != BatchDecision::Kind::kDispatch) {
       batch_wake = decision.wait_until;
@@ -96,9 +96,12 @@ void Scheduler::Impl::Launch(const BatchDecision& decision, Clock::TimePoint now
   ++batches_in_flight;
   if (running->queue_class == QueueClass::kPrefill) {
     ++prefill_in_flight;
-    decode_time_since_prefill = Clock::Duration{0};
+    turns.decode_since_prefill = false;
+  } else {
+    turns.decode_since_prefill = true;
+    turns.decode_priority = taken.front().group->request->request.execution.priority;
   }
-  last_submit = now;
+  running->submitted = last_submit = now;
   HandOver(std::move(batch), std::move(running), run_on, outbox);
 }
 

@@ -28,8 +28,32 @@ auto OrderKey(const QueueEntry& entry, const Ranked& ranked) {
   return std::make_tuple(-entry.priority, ranked.tag, ranked.due, entry.order);
 }
 
-bool MayLaunch(const QueueView& view, const QueueEntry& entry) {
-  return entry.queue_class == QueueClass::kDecode || view.prefill_batches_in_flight == 0;
+// When decodes have had their share of the time since the last prefill launch.
+Clock::TimePoint PrefillTurn(const BatchPolicyConfig& config, const DeviceTurns& turns) {
+  const double decode_per_prefill = config.decode_share / (1 - config.decode_share);
+  return turns.prefill_ended +
+         std::chrono::duration_cast<Clock::Duration>(turns.prefill_time * decode_per_prefill);
+}
+
+// Until when prefill leaves the device to decodes: for their share, unless they stop coming.
+Clock::TimePoint PrefillHeldUntil(const BatchPolicyConfig& config, const QueueView& view) {
+  const Clock::TimePoint turn = PrefillTurn(config, view.turns);
+  const bool decodes_run = view.batches_in_flight > view.prefill_batches_in_flight;
+  const bool decodes_wait =
+      std::any_of(view.entries.begin(), view.entries.end(),
+                  [](const QueueEntry& entry) { return entry.queue_class == QueueClass::kDecode; });
+  if (decodes_run || decodes_wait) return turn;
+  return std::min(turn, view.turns.decode_ended + config.decode_gap);
+}
+
+// Urgent prefill is not held back for decodes that are less so.
+bool IsHeldBack(const QueueView& view, const QueueEntry& entry) {
+  return entry.queue_class == QueueClass::kPrefill && entry.priority <= view.turns.decode_priority;
+}
+
+bool MayLaunch(const QueueView& view, const QueueEntry& entry, bool prefill_held) {
+  if (entry.queue_class == QueueClass::kDecode) return true;
+  return view.prefill_batches_in_flight == 0 && !(prefill_held && IsHeldBack(view, entry));
 }
 
 // Start tags of fair queueing: each tenant's entries, earliest due first, follow one another at a
@@ -222,15 +246,24 @@ BatchDecision DecideBatch(const BatchPolicyConfig& config, const QueueView& view
   if (view.entries.empty() || view.batches_in_flight >= config.max_batches_in_flight) {
     return decision;
   }
+  const Clock::TimePoint held_until = PrefillHeldUntil(config, view);
+  const bool prefill_held = now < held_until;
   RankedList ranked;
   ranked.reserve(view.entries.size());
   for (std::size_t i = 0; i < view.entries.size(); ++i) {
-    if (MayLaunch(view, view.entries[i])) ranked.push_back({i, 0, DueTime(view.entries[i])});
+    const QueueEntry& entry = view.entries[i];
+    if (MayLaunch(view, entry, prefill_held)) {
+      ranked.push_back({i, 0, DueTime(entry)});
+    } else if (view.prefill_batches_in_flight == 0) {
+      decision.kind = BatchDecision::Kind::kWait;  // unless something else may go
+      decision.wait_until = held_until;
+    }
   }
   if (ranked.empty()) return decision;
   TagByTenant(view, ranked);
 
-  const bool prefill_turn = view.decode_time_since_prefill >= config.prefill_chunk_time;
+  const bool prefill_turn =
+      view.turns.decode_since_prefill && now >= PrefillTurn(config, view.turns);
   const double chunk_seconds = std::chrono::duration<double>(config.prefill_chunk_time).count();
   while (!ranked.empty()) {
     const Ranked leader = *std::min_element(

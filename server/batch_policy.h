@@ -2,8 +2,8 @@
 //
 // Order of the waiting work:
 //   1. higher priority first (negative ones may wait for ever behind normal ones);
-//   2. decode before prefill, except that prefill gets a launch once decodes have used
-//      prefill_chunk_time of device time since its last one;
+//   2. decode before prefill, except that prefill gets a launch once decodes have had their share
+//      of the time since its last one ended;
 //   3. fair between tenants: the one that has used least comes first;
 //   4. earliest deadline first; work without a deadline counts as due kNoDeadlineHorizon after it
 //      came, so that it cannot starve behind short deadlines;
@@ -11,8 +11,11 @@
 // The first one decides the shape class of the launch; whatever else of that class waits joins it,
 // in the same order, up to the limits. Prefill is cut so that a launch takes about
 // prefill_chunk_time by the rate measured for its class, and at most one prefill launch is in
-// flight: a decode never waits behind more than that. No launch has more than max_batch_tokens:
-// admission refuses work that cannot be cut and has more by itself.
+// flight: a decode never waits behind more than that. After a prefill launch the device belongs to
+// decodes for as long as decode_share of the two together, while they keep coming: a generation
+// sends its next step only when it has the last one's answer, so prefill waits up to decode_gap for
+// it. No launch has more than max_batch_tokens: admission refuses work that cannot be cut and has
+// more by itself.
 #pragma once
 
 #include <cstddef>
@@ -30,6 +33,8 @@ struct BatchPolicyConfig {
   std::int64_t max_batch_tokens = 1;
   Clock::Duration max_queue_delay{0};
   Clock::Duration prefill_chunk_time{0};
+  double decode_share = 0;        // of the time, while decodes keep coming; below 1
+  Clock::Duration decode_gap{0};  // without a decode for longer, none is expected
   int max_batches_in_flight = 2;
 };
 
@@ -67,12 +72,21 @@ struct QueueEntry {
   void* owner = nullptr;  // the scheduler's
 };
 
+// Who has had the device.
+struct DeviceTurns {
+  Clock::TimePoint prefill_ended{};   // the last prefill launch
+  Clock::Duration prefill_time{0};    // how long it had the device
+  Clock::TimePoint decode_ended{};    // the last decode launch
+  std::int32_t decode_priority = 0;   // of the decodes launched last
+  bool decode_since_prefill = false;  // launched
+};
+
 struct QueueView {
   absl::Span<const QueueEntry> entries;
   absl::Span<const double> tenant_used;      // by tenant, in work
   absl::Span<const double> work_per_second;  // by shape class: measured, or an estimate
   int batches_in_flight = 0, prefill_batches_in_flight = 0;
-  Clock::Duration decode_time_since_prefill{0};
+  DeviceTurns turns;
 };
 
 struct BatchDecision {

@@ -61,13 +61,16 @@ void Scheduler::Impl::OnBatchDone(std::unique_ptr<RunningBatch> running,
   Outbox outbox;
   MutexLock lock(mutex);
   const Clock::TimePoint now = clock.Now();
-  last_completion = now;
   --batches_in_flight;
   if (running->queue_class == QueueClass::kPrefill) {
     --prefill_in_flight;
+    turns.prefill_ended = now;
+    // Batches run one after the other: it had the device since the one before it ended.
+    turns.prefill_time = now - std::max(running->submitted, last_completion);
   } else {
-    decode_time_since_prefill += result.kernel_time;
+    turns.decode_ended = now;
   }
+  last_completion = now;
   absl::Status status = absl::OkStatus();
   if (result.status.ok()) {
     classes.Measure(running->shape_class, running->work,

@@ -24,6 +24,10 @@ constexpr Clock::Duration kDrainingRetry = std::chrono::seconds(1);
 // Deadline entries of answered requests that are tolerated before the heap is rebuilt.
 constexpr std::size_t kStaleDeadlines = 4096;
 
+// How long a generation takes at most from an answer to its next step and still counts as going on:
+// longer than a client beside the server needs, a tenth of a prefill launch.
+constexpr Clock::Duration kDecodeGap = std::chrono::milliseconds(2);
+
 // Only host memory can be filled from here.
 bool MayPoison(const BackendLimits& limits) {
   return kPoisonFreedPages && limits.pool != nullptr &&
@@ -36,6 +40,8 @@ BatchPolicyConfig PolicyOf(const ServerConfig& config, const BackendLimits& limi
   policy.max_batch_tokens = config.max_batch_tokens;
   policy.max_queue_delay = config.max_queue_delay;
   policy.prefill_chunk_time = config.prefill_chunk_time;
+  policy.decode_share = config.decode_share_percent / 100.0;
+  policy.decode_gap = kDecodeGap;
   policy.max_batches_in_flight = limits.max_batches_in_flight;
   return policy;
 }

@@ -32,6 +32,7 @@ struct RunningBatch {
   };
   std::uint32_t shape_class = 0;
   QueueClass queue_class = QueueClass::kDecode;
+  Clock::TimePoint submitted{};
   double work = 0;
   std::int64_t tokens = 0, requests = 0;
   std::vector<Part> parts;
@@ -171,7 +172,7 @@ struct Scheduler::Impl {
   int batches_in_flight ABSL_GUARDED_BY(mutex) = 0;
   int prefill_in_flight ABSL_GUARDED_BY(mutex) = 0;
   std::uint64_t batch_number ABSL_GUARDED_BY(mutex) = 0;
-  Clock::Duration decode_time_since_prefill ABSL_GUARDED_BY(mutex){0};
+  DeviceTurns turns ABSL_GUARDED_BY(mutex);
   std::vector<std::unique_ptr<Batch>> spare_batches ABSL_GUARDED_BY(mutex);
   std::vector<std::unique_ptr<RunningBatch>> spare_running ABSL_GUARDED_BY(mutex);
 

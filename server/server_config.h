@@ -57,6 +57,7 @@ struct ServerConfig {
   int max_batch_tokens = 65'536;
   Milliseconds max_queue_delay{0};      // wait for more work when the device is idle
   Milliseconds prefill_chunk_time{20};  // a prefill launch aims at most at this while decodes wait
+  int decode_share_percent = 35;        // of the time, beside prefill, while decodes keep coming
   Milliseconds default_timeout{0};      // 0: none beyond the call's deadline
   int max_steps = 1024;                 // per request
   int max_in_flight_per_stream = 64;

@@ -132,6 +132,11 @@ const ServerFlag kFlags[] = {
          "form while the device is busy."),
     Time("prefill_chunk_time", kScheduling, &Config::prefill_chunk_time, 1, kMinute,
          "Aim for the longest prefill launch while decodes wait."),
+    Count(
+        "decode_share_percent", kScheduling, &Config::decode_share_percent, 0, 95,
+        "Share of the time that prefill leaves to decodes while they keep coming: after a prefill "
+        "launch of 20ms, 35 keeps the next one back for 11ms. 0: prefill launches follow one "
+        "another, with one launch of what decodes wait between."),
     Time("default_timeout", kScheduling, &Config::default_timeout, 0, kDay,
          "Time limit of requests that name none; 0: only the call's deadline."),
     Count("max_steps", kScheduling, &Config::max_steps, 1, 1'000'000, "Most steps in one Decode."),

@@ -1,7 +1,7 @@
 // A long prompt beside a running generation, in wall time. That decode steps go between the
 // prompt's chunks is shown by counting in scheduler_test; here is what a user sees: how much of its
-// rate the generation keeps, its longest step, and how much longer the prompt takes. Wanted are a
-// quarter, a chunk and 50 ms, and twice; five times that is allowed, and the figures are printed.
+// rate the generation keeps (wanted: a quarter), its longest step (a chunk and 50 ms), and how much
+// longer the prompt takes (twice). Medians; the figures are printed.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,7 +19,6 @@ namespace {
 
 using std::chrono::steady_clock;
 
-constexpr double kAllowance = 5;
 constexpr int kHeads = 8, kKvHeads = 2, kDim = 128;
 constexpr std::int64_t kPrompt = 4'096;
 constexpr std::uint16_t kHalf = 0x3F00;  // 0.5 in BF16
@@ -150,10 +149,10 @@ TEST(LongPromptTest, AGenerationGoesOnBesideALongPrompt) {
   }
   std::printf("rate x %.2f, longest step %.0f ms, prompt x %.2f\n", Median(rate),
               Median(longest) * 1e3, Median(prompt));
-  EXPECT_GE(Median(rate), 0.25 / kAllowance);
+  EXPECT_GE(Median(rate), 0.25);
   const double chunk_seconds = std::chrono::duration<double>(config.prefill_chunk_time).count();
-  EXPECT_LE(Median(longest), (chunk_seconds + 0.05) * kAllowance);
-  EXPECT_LE(Median(prompt), 2 * kAllowance);
+  EXPECT_LE(Median(longest), chunk_seconds + 0.05);
+  EXPECT_LE(Median(prompt), 2);
 }
 
 }  // namespace

@@ -16,6 +16,8 @@ class BatchPolicyTest : public testing::Test {
     config_.max_batch_sequences = 8;
     config_.max_batch_tokens = 1000;
     config_.prefill_chunk_time = milliseconds(20);
+    config_.decode_share = 0.5;
+    config_.decode_gap = milliseconds(2);
   }
 
   QueueEntry& Add(QueueClass queue_class = QueueClass::kDecode, std::uint32_t shape_class = 0) {
@@ -48,7 +50,7 @@ class BatchPolicyTest : public testing::Test {
     view.work_per_second = rates_;
     view.batches_in_flight = in_flight_;
     view.prefill_batches_in_flight = prefill_in_flight_;
-    view.decode_time_since_prefill = decode_time_;
+    view.turns = turns_;
     return DecideBatch(config_, view, now_);
   }
   std::vector<std::size_t> Order() {
@@ -63,7 +65,7 @@ class BatchPolicyTest : public testing::Test {
   std::vector<double> used_{0, 0, 0, 0}, rates_;
   double rate_ = 10'000;  // 200 units in a chunk
   int in_flight_ = 0, prefill_in_flight_ = 0;
-  Clock::Duration decode_time_{0};
+  DeviceTurns turns_;
   Clock::TimePoint now_ = kStart;
 };
 
@@ -139,11 +141,95 @@ TEST_F(BatchPolicyTest, DecodeGoesBeforePrefill) {
   EXPECT_THAT(Order(), testing::ElementsAre(1));
 }
 
-TEST_F(BatchPolicyTest, PrefillGetsATurnOnceDecodesHaveUsedAChunksTime) {
+// A prefill launch of 10 ms has just ended; half of the time belongs to decodes.
+class DecodeShareTest : public BatchPolicyTest {
+ protected:
+  DecodeShareTest() {
+    turns_.prefill_ended = now_;
+    turns_.prefill_time = milliseconds(10);
+    turns_.decode_since_prefill = true;
+  }
+  static constexpr Clock::TimePoint kTurn = kStart + milliseconds(10);
+};
+
+TEST_F(DecodeShareTest, PrefillGetsATurnOnceDecodesHaveHadTheirShare) {
   AddPrefill(100);
   Add();
-  decode_time_ = milliseconds(20);
+  now_ = kTurn - milliseconds(1);
+  EXPECT_THAT(Order(), testing::ElementsAre(1));
+  now_ = kTurn;
   EXPECT_THAT(Order(), testing::ElementsAre(0));
+}
+
+TEST_F(DecodeShareTest, DecodesThatHadNoLaunchGoFirst) {
+  AddPrefill(100);
+  Add();
+  now_ = kTurn + milliseconds(1);
+  turns_.decode_since_prefill = false;
+  EXPECT_THAT(Order(), testing::ElementsAre(1));
+}
+
+TEST_F(DecodeShareTest, PrefillStaysBackBehindARunningDecode) {
+  AddPrefill(100);
+  in_flight_ = 1;
+  const BatchDecision decision = Decide();
+  EXPECT_EQ(decision.kind, Kind::kWait);
+  EXPECT_EQ(decision.wait_until, kTurn);
+  now_ = kTurn;
+  EXPECT_EQ(Decide().kind, Kind::kDispatch);
+}
+
+TEST_F(DecodeShareTest, PrefillWaitsAGapForTheNextStepOfAGeneration) {
+  AddPrefill(100);
+  turns_.decode_ended = kStart + milliseconds(3);
+  now_ = kStart + milliseconds(4);
+  const BatchDecision decision = Decide();
+  EXPECT_EQ(decision.kind, Kind::kWait);
+  EXPECT_EQ(decision.wait_until, kStart + milliseconds(5));
+  now_ = decision.wait_until;
+  EXPECT_EQ(Decide().kind, Kind::kDispatch) << "none came";
+}
+
+TEST_F(DecodeShareTest, TheGapDoesNotOutlastTheShare) {
+  AddPrefill(100);
+  turns_.decode_ended = kTurn - milliseconds(1);
+  now_ = turns_.decode_ended;
+  EXPECT_EQ(Decide().wait_until, kTurn);
+}
+
+TEST_F(DecodeShareTest, PromptsAloneFollowOneAnother) {
+  AddPrefill(100);
+  turns_.decode_ended = kStart - milliseconds(15);  // before the last prefill launch
+  turns_.decode_since_prefill = false;
+  EXPECT_EQ(Decide().kind, Kind::kDispatch);
+}
+
+TEST_F(DecodeShareTest, PrefillIsHeldForDecodesThatWaitForMore) {
+  config_.max_queue_delay = milliseconds(5);
+  AddPrefill(100);
+  entries_[0].admitted = kStart - milliseconds(100);
+  Add();
+  const BatchDecision decision = Decide();
+  EXPECT_EQ(decision.kind, Kind::kWait);
+  EXPECT_EQ(decision.wait_until, kStart + milliseconds(5));
+}
+
+TEST_F(DecodeShareTest, UrgentPrefillIsNotHeldForOtherDecodes) {
+  AddPrefill(100).priority = 1;
+  AddPrefill(100);
+  in_flight_ = 1;
+  EXPECT_THAT(Order(), testing::ElementsAre(0));
+  turns_.decode_priority = 1;
+  EXPECT_EQ(Decide().kind, Kind::kWait);
+  turns_.decode_priority = -1;
+  EXPECT_THAT(Order(), testing::ElementsAre(0, 1));
+}
+
+TEST_F(DecodeShareTest, ShareOfZeroHoldsNothing) {
+  config_.decode_share = 0;
+  AddPrefill(100);
+  turns_.decode_ended = now_;
+  EXPECT_EQ(Decide().kind, Kind::kDispatch);
 }
 
 TEST_F(BatchPolicyTest, OnlyOnePrefillLaunchIsInFlight) {

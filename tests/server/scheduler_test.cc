@@ -340,6 +340,42 @@ TEST_F(SchedulerTest, DecodeGoesBetweenTheChunksOfAPrompt) {
   EXPECT_TRUE(step->done());
 }
 
+TEST_F(SchedulerTest, AfterAChunkThePromptLeavesDecodesTheirShare) {
+  const std::string id = Create();
+  Submit(MakeAttend(shape_, 2000, 2000));
+  Decode(id, 0);
+  ASSERT_EQ(backend_.waiting(), 2U);
+  clock_.Advance(milliseconds(20));
+  backend_.Complete();  // the chunk
+  EXPECT_EQ(backend_.waiting(), 1U) << "the next one stays back";
+  backend_.Complete();
+  EXPECT_EQ(backend_.waiting(), 0U) << "another step may come";
+  const auto step = Decode(id, 1);
+  EXPECT_EQ(backend_.waiting(), 1U);
+  backend_.Complete();
+  EXPECT_TRUE(step->done());
+  clock_.Advance(milliseconds(2));
+  scheduler().RunDueWork();
+  EXPECT_EQ(backend_.waiting(), 1U) << "none came";
+}
+
+TEST_F(SchedulerTest, ShareOfDecodesEndsWhileTheyKeepComing) {
+  const std::string id = Create();
+  Submit(MakeAttend(shape_, 2000, 2000));
+  clock_.Advance(milliseconds(20));
+  Decode(id, 0);
+  backend_.Complete();  // the chunk
+  int steps = 0;
+  while (backend_.waiting() == 1) {  // a step
+    clock_.Advance(milliseconds(1));
+    backend_.Complete();
+    ASSERT_LE(++steps, 20);
+    Decode(id, steps);
+  }
+  EXPECT_GE(steps, 10);  // 35 of 65 parts of 20 ms
+  EXPECT_LE(steps, 12);
+}
+
 TEST_F(SchedulerTest, ZeroRowAttendIsAnsweredWithoutALaunch) {
   const auto answer = Submit(MakeAttend(shape_, 0, 4));
   ASSERT_TRUE(answer->done());
