@@ -17,13 +17,16 @@
 #include "absl/strings/str_cat.h"
 #include "server/bind_failure.h"
 #include "server/http_connection.h"
+#include "server/http_lobby.h"
 #include "server/listen_address.h"
 #include "server/status_page.h"
 
 namespace attnd {
 namespace {
 
-constexpr std::size_t kMaxQueuedConnections = 64;
+// Short answers fit into a socket's buffer: their threads never wait for a peer.
+constexpr int kShortAnswerThreads = 2;
+constexpr int kSendBufferBytes = 512 * 1024;
 constexpr std::chrono::milliseconds kRebindInterval{100};
 constexpr std::chrono::milliseconds kStopInterval{1};
 constexpr char kPlainText[] = "text/plain; charset=utf-8";
@@ -44,14 +47,30 @@ constexpr char kIndex[] =
     "GET  /statusz.json  what that page shows\n"
     "GET  /metrics       Prometheus metrics\n"
     "GET  /healthz       200 while the process lives\n"
-    "GET  /readyz        200 while requests are served, else 503 and why\n"
-    "POST /drain         begin to retire: no new sequences\n";
+    "GET  /readyz        200 while requests are served, also while retiring, else 503 and why\n"
+    "POST /drain         begin to retire: no new sequences; those that live go on\n";
 
 // The library's default shares the port with any other process that asks for it (SO_REUSEPORT).
-// SO_REUSEADDR only lets a restart pass over connections in TIME_WAIT.
+// SO_REUSEADDR only lets a restart pass over connections in TIME_WAIT. Connections inherit the send
+// buffer, which takes a whole page: a scraper that reads slowly then holds no thread.
 void ListenSocketOptions(socket_t socket) {
   const int on = 1;
   setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  setsockopt(socket, SOL_SOCKET, SO_SNDBUF, &kSendBufferBytes, sizeof kSendBufferBytes);
+}
+
+// Connections are taken into the lobby on the accepting thread.
+class RunAtOnce final : public httplib::TaskQueue {
+ public:
+  void enqueue(std::function<void()> job) override { job(); }
+  void shutdown() override {}
+};
+
+// Answers of up to a few hundred KiB.
+bool AsksForAPage(std::string_view head) {
+  const std::string_view line = head.substr(0, head.find("\r\n"));
+  return line.find(" /metrics") != std::string_view::npos ||
+         line.find(" /statusz") != std::string_view::npos;
 }
 
 void Answer(httplib::Response& response, int status, const std::string& text) {
@@ -88,11 +107,15 @@ struct AdminServer::Impl final : httplib::Server {
   Impl(AdminOptions admin_options, ListenAddress listen_address, AdminCallbacks admin_callbacks)
       : options(std::move(admin_options)),
         address(std::move(listen_address)),
-        callbacks(std::move(admin_callbacks)) {
+        callbacks(std::move(admin_callbacks)),
+        short_answers(kShortAnswerThreads),
+        pages(options.num_threads),
+        lobby([this](int socket, HttpLobby::TimePoint deadline, std::string_view head) {
+          ConnectionWorkers& workers = AsksForAPage(head) ? pages : short_answers;
+          workers.Enqueue([this, socket, deadline] { Serve(socket, deadline); });
+        }) {
     set_socket_options(ListenSocketOptions);
-    new_task_queue = [this] {
-      return new ConnectionWorkers(options.num_threads, kMaxQueuedConnections);
-    };
+    new_task_queue = [] { return new RunAtOnce; };
     // Before routing, that is before a body is read: a POST without a length would otherwise be
     // read until the peer closes.
     set_pre_routing_handler([this](const httplib::Request& request, httplib::Response& response) {
@@ -107,7 +130,8 @@ struct AdminServer::Impl final : httplib::Server {
 
   void Route(const httplib::Request& request, httplib::Response& response);
   bool process_and_close_socket(socket_t socket) override;
-  absl::Status Serve();
+  absl::Status Open();
+  void Serve(int socket, HttpLobby::TimePoint deadline);
   void AcceptUntilStopped();
   void StopAccepting();
 
@@ -117,6 +141,8 @@ struct AdminServer::Impl final : httplib::Server {
   std::atomic<bool> stopping{false};
   std::atomic<bool> accept_ended{false};
   std::once_flag stop_once;
+  ConnectionWorkers short_answers, pages;
+  HttpLobby lobby;
   std::thread accept_thread;
 };
 
@@ -148,15 +174,21 @@ void AdminServer::Impl::Route(const httplib::Request& request, httplib::Response
 }
 
 bool AdminServer::Impl::process_and_close_socket(socket_t socket) {
-  DeadlineStream stream(socket, std::chrono::steady_clock::now() + options.io_timeout, stopping);
-  bool closed = false;
-  const bool answered = process_request(stream, /*close_connection=*/true, closed, nullptr);
-  if (answered) stream.FinishAndLinger();
-  close(socket);
-  return answered;
+  lobby.Enter(socket, std::chrono::steady_clock::now() + options.io_timeout);
+  return true;
 }
 
-absl::Status AdminServer::Impl::Serve() {
+void AdminServer::Impl::Serve(int socket, HttpLobby::TimePoint deadline) {
+  DeadlineStream stream(socket, deadline, stopping);
+  bool closed = false;
+  if (process_request(stream, /*close_connection=*/true, closed, nullptr)) {
+    return lobby.Linger(socket, deadline);
+  }
+  close(socket);
+  lobby.Gone();
+}
+
+absl::Status AdminServer::Impl::Open() {
   const bool any_port = address.port == 0;
   const int port = any_port ? bind_to_any_port(address.host)
                             : (bind_to_port(address.host, address.port) ? address.port : -1);
@@ -165,6 +197,7 @@ absl::Status AdminServer::Impl::Serve() {
                                                ": ", BindFailure(address)));
   }
   address.port = port;
+  if (absl::Status status = lobby.Start(); !status.ok()) return status;
   accept_thread = std::thread([this] { AcceptUntilStopped(); });
   return absl::OkStatus();
 }
@@ -193,6 +226,9 @@ void AdminServer::Impl::StopAccepting() {
     std::this_thread::sleep_for(kStopInterval);
   }
   accept_thread.join();
+  lobby.Stop();
+  short_answers.Shutdown();
+  pages.Shutdown();
 }
 
 absl::StatusOr<std::unique_ptr<AdminServer>> AdminServer::Start(const AdminOptions& options,
@@ -206,7 +242,7 @@ absl::StatusOr<std::unique_ptr<AdminServer>> AdminServer::Start(const AdminOptio
         absl::StrCat("admin port: got ", options.listen, ", need host:port"));
   }
   auto impl = std::make_unique<Impl>(options, *std::move(address), std::move(callbacks));
-  if (absl::Status status = impl->Serve(); !status.ok()) return status;
+  if (absl::Status status = impl->Open(); !status.ok()) return status;
   return std::unique_ptr<AdminServer>(new AdminServer(std::move(impl)));
 }
 

@@ -2,9 +2,11 @@
 // at /statusz.json, POST /drain and a small index at /.
 //
 // Knows nothing of gRPC or the scheduler: everything that it tells or starts comes in as a
-// callback. A few worker threads of its own serve it, one connection each; connections are closed
-// after one answer, and one that says nothing, sends slowly or reads slowly is cut after
-// `io_timeout`, so that no scraper delays another one for longer, and none delays a request.
+// callback. Threads of its own serve it; connections are closed after one answer, and one that says
+// nothing, sends slowly or reads slowly is cut after `io_timeout`. A thread takes a connection when
+// its request is complete, and pages, which a client may read slowly, have their own: no peer
+// delays health, `num_threads` slow scrapers delay others by `io_timeout`, and none delays a
+// request.
 #pragma once
 
 #include <chrono>
@@ -29,8 +31,8 @@ struct AdminCallbacks {
 };
 
 struct AdminOptions {
-  std::string listen;  // host:port; port 0 picks a free one
-  int num_threads = 8;
+  std::string listen;   // host:port; port 0 picks a free one
+  int num_threads = 6;  // for /metrics and /statusz
   std::chrono::milliseconds io_timeout{2000};
 };
 

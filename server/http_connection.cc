@@ -78,45 +78,38 @@ void DeadlineStream::get_local_ip_and_port(std::string& ip, int& port) const {
   }
 }
 
-void DeadlineStream::FinishAndLinger() {
-  if (::shutdown(socket_, SHUT_WR) != 0) return;
-  char unread[4096];
-  while (read(unread, sizeof unread) > 0) {
-  }
-}
-
-ConnectionWorkers::ConnectionWorkers(int num_threads, std::size_t max_queued)
-    : max_queued_(max_queued) {
+ConnectionWorkers::ConnectionWorkers(int num_threads) {
   threads_.reserve(static_cast<std::size_t>(num_threads));
   for (int i = 0; i < num_threads; ++i) threads_.emplace_back([this] { Work(); });
 }
 
-void ConnectionWorkers::enqueue(std::function<void()> job) {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return jobs_.size() < max_queued_; });
+ConnectionWorkers::~ConnectionWorkers() { Shutdown(); }
+
+void ConnectionWorkers::Enqueue(std::function<void()> job) {
+  MutexLock lock(mutex_);
   jobs_.push_back(std::move(job));
-  changed_.notify_all();
+  changed_.notify_one();
 }
 
-void ConnectionWorkers::shutdown() {
+void ConnectionWorkers::Shutdown() {
   {
-    const std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     shutdown_ = true;
     changed_.notify_all();
   }
   for (std::thread& thread : threads_) thread.join();
+  threads_.clear();
 }
 
 void ConnectionWorkers::Work() {
   while (true) {
     std::function<void()> job;
     {
-      std::unique_lock lock(mutex_);
-      changed_.wait(lock, [this] { return !jobs_.empty() || shutdown_; });
+      MutexLock lock(mutex_);
+      while (jobs_.empty() && !shutdown_) changed_.wait(mutex_);
       if (jobs_.empty()) return;
       job = std::move(jobs_.front());
       jobs_.pop_front();
-      changed_.notify_all();
     }
     job();
   }

@@ -1,21 +1,20 @@
 // What the HTTP library lacks for a port that a slow or hostile peer may reach: a time limit over a
-// whole connection and a bound on accepted connections. The library's own limits are per read and
-// per write, so that a peer that sends one byte at a time holds a thread for hours.
+// whole connection (its own limits are per read and per write, so that a peer that reads one byte
+// at a time holds a thread for hours), and threads that outlive a loop of its.
 #pragma once
 
 #include <httplib.h>
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <deque>
 #include <functional>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "server/mutex.h"
 
 namespace attnd {
 
@@ -37,10 +36,6 @@ class DeadlineStream final : public httplib::Stream {
   void get_local_ip_and_port(std::string& ip, int& port) const override;
   socket_t socket() const override { return socket_; }
 
-  // After the answer: ends our side and reads what the peer still sends until it closes, so that
-  // unread bytes do not turn the close into a reset that destroys the answer under way.
-  void FinishAndLinger();
-
  private:
   bool WaitFor(short events) const;
 
@@ -49,22 +44,22 @@ class DeadlineStream final : public httplib::Stream {
   const std::atomic<bool>& stopping_;
 };
 
-// A fixed number of threads and a bounded queue of connections. When it is full the accepting
-// thread waits: further connections stay in the kernel's backlog and take no descriptor.
-class ConnectionWorkers final : public httplib::TaskQueue {
+// A fixed number of threads. Whoever brings jobs bounds them. Thread-safe.
+class ConnectionWorkers {
  public:
-  ConnectionWorkers(int num_threads, std::size_t max_queued);
+  explicit ConnectionWorkers(int num_threads);
+  // Shuts down.
+  ~ConnectionWorkers();
 
-  void enqueue(std::function<void()> job) override;
-  // Serves what is queued and joins the threads.
-  void shutdown() override;
+  void Enqueue(std::function<void()> job);
+  // Runs what is queued and joins the threads. Idempotent.
+  void Shutdown();
 
  private:
   void Work();
 
-  const std::size_t max_queued_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
+  Mutex mutex_;
+  ConditionVariable changed_;
   std::deque<std::function<void()>> jobs_ ABSL_GUARDED_BY(mutex_);
   bool shutdown_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_;

@@ -17,6 +17,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/http_lobby.h"
 
 namespace attnd {
 namespace {
@@ -321,6 +322,62 @@ TEST_F(AdminServerTest, ServesMoreConnectionsThanThreadsAndQueueOnceSilentOnesAr
   std::vector<std::unique_ptr<RawConnection>> silent;
   for (int i = 0; i < 8; ++i) silent.push_back(std::make_unique<RawConnection>(server_->port()));
   EXPECT_EQ(Client().Get("/healthz")->status, 200);
+}
+
+// Silent ones, and those that have sent half a request.
+TEST_F(AdminServerTest, HalfOpenConnectionsDelayNobody) {
+  Start(milliseconds(60'000), /*num_threads=*/1);
+  std::vector<std::unique_ptr<RawConnection>> half_open;
+  for (int i = 0; i < 50; ++i) {
+    half_open.push_back(std::make_unique<RawConnection>(server_->port()));
+    if (i % 2 == 0) {
+      EXPECT_TRUE(half_open.back()->Send("GET /healthz HTTP/1.1\r\nHost: x"));
+    }
+  }
+  for (int i = 0; i < 10; ++i) {
+    const auto start = steady_clock::now();
+    EXPECT_EQ(Client().Get("/healthz")->status, 200);
+    EXPECT_EQ(Client().Get("/metrics")->status, 200);
+    EXPECT_LT(steady_clock::now() - start, milliseconds(2000));
+  }
+  ASSERT_TRUE(half_open.front()->Send("\r\n\r\n"));
+  EXPECT_THAT(half_open.front()->ReadAll(), HasSubstr("200"));
+}
+
+TEST_F(AdminServerTest, BeyondTheLimitTheOldestSilentConnectionIsClosed) {
+  Start(milliseconds(60'000));
+  std::vector<std::unique_ptr<RawConnection>> silent;
+  for (std::size_t i = 0; i < HttpLobby::kMaxConnections + 10; ++i) {
+    silent.push_back(std::make_unique<RawConnection>(server_->port()));
+  }
+  const auto start = steady_clock::now();
+  EXPECT_EQ(silent.front()->ReadAll(), "");
+  EXPECT_EQ(Client().Get("/healthz")->status, 200);
+  ASSERT_TRUE(silent.back()->Send("GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"));
+  EXPECT_THAT(silent.back()->ReadAll(), HasSubstr("200"));
+  EXPECT_LT(steady_clock::now() - start, milliseconds(10'000));
+}
+
+TEST_F(AdminServerTest, ScrapersThatDoNotReadHoldNoThread) {
+  metrics_text_ = std::string(200'000, '#') + "\n";
+  Start(milliseconds(60'000), /*num_threads=*/1);
+  std::vector<std::unique_ptr<RawConnection>> unread;
+  for (int i = 0; i < 20; ++i) {
+    unread.push_back(std::make_unique<RawConnection>(server_->port(), 4096));
+    ASSERT_TRUE(unread.back()->Send("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"));
+  }
+  const auto start = steady_clock::now();
+  EXPECT_EQ(Client().Get("/metrics")->body, metrics_text_);
+  EXPECT_LT(steady_clock::now() - start, milliseconds(10'000));
+}
+
+TEST_F(AdminServerTest, RefusesAnEndlessHead) {
+  Start(milliseconds(60'000));
+  RawConnection endless(server_->port());
+  ASSERT_TRUE(endless.Send("GET / HTTP/1.1\r\nX: " + std::string(HttpLobby::kMaxHeadBytes, 'x')));
+  const auto start = steady_clock::now();
+  EXPECT_EQ(endless.ReadAll(), "");
+  EXPECT_LT(steady_clock::now() - start, milliseconds(10'000));
 }
 
 TEST_F(AdminServerTest, StopsAtOnceDespiteSilentConnections) {
