@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "prometheus/collectable.h"
-#include "prometheus/text_serializer.h"
+#include "server/exposition_text.h"
 #include "server/kernel_series.h"
 #include "server/metric_families.h"
 #include "server/striped_counter.h"
@@ -277,7 +277,7 @@ std::vector<MetricFamily> Metrics::Families() const noexcept {
 
 std::string Metrics::Expose() const {
   try {
-    return prometheus::TextSerializer().Serialize(Families());
+    return ExpositionText(Families());
   } catch (const std::exception&) {
     return {};  // as above
   }

@@ -44,8 +44,8 @@ STATIONS = [
     ("backend interface", ["attention_backend"]),
     ("memory", ["page_pool", "batch"]),
     ("values", ["attention_request", "sequence_types", "error_status", "health_state", "clock", "mutex", "logging",
-                "build_info", "metrics", "metric_families", "kernel_series", "striped_counter", "striped_histogram",
                 "device_selection", "device_report", "device_sensors", "device_sampler", "nvml_library", "cuda_memory_budget",
+                "build_info", "metrics", "metric_families", "exposition_text", "kernel_series", "striped_counter", "striped_histogram",
                 "server_config", "server_flags", "config_file", "config_help", "flag_value", "machine_resources", "listen_address", "listening_sockets", "bind_failure"]),
 ]
 

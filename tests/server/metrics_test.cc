@@ -415,9 +415,10 @@ TEST_F(MetricsTest, KeepsEverySampleOfSixteenThreadsWhileScraped) {
   EXPECT_EQ(page.Value("attnd_rejected_total", {{"reason", "quota"}}), kTotal);
   // All launches fall into one second of the stepped clock: 128 bytes a millisecond.
   for (const std::string& kernel : kernels) {
-    EXPECT_EQ(page.Value("attnd_hbm_throughput_bytes_per_second",
-                         {{"kernel", kernel}, {"device", "cpu"}}),
-              128'000);
+    EXPECT_DOUBLE_EQ(
+        page.Value("attnd_hbm_throughput_bytes_per_second", {{"kernel", kernel}, {"device", "cpu"}})
+            .value_or(0),
+        128'000);
   }
 }
 
