@@ -31,6 +31,9 @@ struct BackendLimits {
   int max_batches_in_flight = 2;
   std::byte* pool = nullptr;  // page pool memory; read and written by the backend's kernels only
   std::int64_t pool_bytes = 0;
+  // Where PageCopy::Kind::kToHost goes; the backend's own as well.
+  std::byte* host_pool = nullptr;
+  std::int64_t host_pool_bytes = 0;
 };
 
 struct BatchResult {

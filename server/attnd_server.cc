@@ -105,6 +105,10 @@ GaugeSnapshot Gauges(const Scheduler::Snapshot& snapshot) {
   gauges.pool_bytes = snapshot.pool_bytes;
   gauges.used_bytes = snapshot.used_bytes;
   gauges.reserved_bytes = snapshot.reserved_bytes;
+  gauges.host_bytes = snapshot.host_bytes;
+  gauges.host_used_bytes = snapshot.host_used_bytes;
+  gauges.moved_out_bytes = snapshot.moved_out_bytes;
+  gauges.moved_in_bytes = snapshot.moved_in_bytes;
   return gauges;
 }
 

@@ -68,9 +68,13 @@ struct BatchItem {
   std::size_t page_table_offset = 0;     // into Batch::page_tables
 };
 
-// A shared page that is copied before the launch writes to the copy.
+// A page that is copied before the launch, in order: a shared one, whose copy the launch writes to,
+// or one that moves to host memory or back (host_cache.h).
 struct PageCopy {
-  std::uint32_t from = 0, to = 0;
+  enum class Kind : std::uint8_t { kInPool, kToHost, kFromHost };
+  std::uint32_t from = 0, to = 0;  // offsets / kPageUnitBytes in the pool, or in host memory
+  Kind kind = Kind::kInPool;
+  std::int32_t bytes = 0;  // of a moving page; kInPool: 0, it has the batch's page size
 };
 
 // What the backend did, for answers and rates.

@@ -71,6 +71,7 @@ void Scheduler::Impl::Launch(const BatchDecision& decision, Clock::TimePoint now
   running->queue_class = taken.front().group->queue_class;
   batch->shape = classes.shape(running->shape_class);
   batch->plan_options.batch_invariant = config.batch_invariant;
+  host_cache.TakeCopies(batch->copies);
 
   ++batch_number;
   for (const Taken& take : taken) {

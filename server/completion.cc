@@ -245,7 +245,10 @@ void Scheduler::Impl::FinishItem(WorkItem& item, absl::Status status, Clock::Tim
   PendingRequest& request = *item.request;
   if (Sequence* sequence = item.sequence; sequence != nullptr) {
     item.sequence = nullptr;
-    if (--sequence->steps_unfinished == 0) --sequences_active;
+    if (--sequence->steps_unfinished == 0) {
+      --sequences_active;
+      if (!sequence->ended) host_cache.NoteIdle(*sequence);
+    }
     if (!sequence->ended) {
       if (item.era == sequence->barriers_done) {
         --sequence->steps_front;

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "server/page_copy.h"
 #include "server/page_pool.h"
 
 namespace attnd {
@@ -140,13 +141,23 @@ absl::StatusOr<std::unique_ptr<CpuBackend>> CpuBackend::Create(const ServerConfi
   limits.workspace_bytes = config.workspace_bytes;
   limits.pool = (*pool)->data();
   limits.pool_bytes = config.cache_bytes;
-  return std::unique_ptr<CpuBackend>(new CpuBackend(limits, *std::move(pool), clock, metrics));
+  std::unique_ptr<Pool> host_pool;
+  if (config.host_cache_bytes > 0) {
+    auto mapped = Pool::Map(config.host_cache_bytes);
+    if (!mapped.ok()) return mapped.status();
+    host_pool = *std::move(mapped);
+    limits.host_pool = host_pool->data();
+    limits.host_pool_bytes = config.host_cache_bytes;
+  }
+  return std::unique_ptr<CpuBackend>(
+      new CpuBackend(limits, *std::move(pool), std::move(host_pool), clock, metrics));
 }
 
-CpuBackend::CpuBackend(const BackendLimits& limits, std::unique_ptr<Pool> pool, const Clock& clock,
-                       Metrics& metrics)
+CpuBackend::CpuBackend(const BackendLimits& limits, std::unique_ptr<Pool> pool,
+                       std::unique_ptr<Pool> host_pool, const Clock& clock, Metrics& metrics)
     : limits_(limits),
       pool_(std::move(pool)),
+      host_pool_(std::move(host_pool)),
       clock_(clock),
       metrics_(metrics),
       executor_(limits.device.num_threads),
@@ -284,15 +295,10 @@ void CpuBackend::Stage(Batch& batch) {
 }
 
 absl::Status CpuBackend::CopyPages(const Batch& batch) {
-  const std::int64_t bytes = batch.page_layout.page_bytes();
-  const std::int64_t last = limits_.pool_bytes - bytes;
   for (const PageCopy& copy : batch.copies) {
-    const std::int64_t from = std::int64_t{copy.from} * kernels::kPageUnitBytes;
-    const std::int64_t to = std::int64_t{copy.to} * kernels::kPageUnitBytes;
-    if (from > last || to > last) {
-      return absl::InternalError("page copy: a page lies outside the pool");
-    }
-    std::memcpy(limits_.pool + to, limits_.pool + from, static_cast<std::size_t>(bytes));
+    const auto places = PlacesOf(copy, batch.page_layout, limits_);
+    if (!places.ok()) return places.status();
+    std::memcpy(places->to, places->from, places->bytes);
   }
   return absl::OkStatus();
 }

@@ -47,8 +47,8 @@ class CpuBackend final : public AttentionBackend {
   };
   class Pool;  // unmaps itself
 
-  CpuBackend(const BackendLimits& limits, std::unique_ptr<Pool> pool, const Clock& clock,
-             Metrics& metrics);
+  CpuBackend(const BackendLimits& limits, std::unique_ptr<Pool> pool,
+             std::unique_ptr<Pool> host_pool, const Clock& clock, Metrics& metrics);
   void Run();
   void RunHere(Job job);
   BatchResult RunBatch(Batch& batch);
@@ -62,7 +62,7 @@ class CpuBackend final : public AttentionBackend {
   std::byte* Workspace(std::int64_t bytes);
 
   BackendLimits limits_;
-  std::unique_ptr<Pool> pool_;
+  std::unique_ptr<Pool> pool_, host_pool_;  // the second one may be null
   const Clock& clock_;
   Metrics& metrics_;
   kernels::CpuExecutor executor_;

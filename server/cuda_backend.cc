@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+
 namespace attnd {
 namespace {
 
@@ -45,6 +47,15 @@ absl::Status CudaBackend::TakeMemory(std::int64_t arena_bytes) {
   if (!pool.ok()) return pool.status();
   pool_ = *std::move(pool);
   lane_.limits.pool = pool_.get();
+  if (lane_.limits.host_pool_bytes > 0) {
+    auto host_pool = AllocatePinned(lane_.limits.host_pool_bytes);
+    if (!host_pool.ok()) {
+      return {host_pool.status().code(),
+              absl::StrCat("--host_cache_bytes: ", host_pool.status().message())};
+    }
+    host_pool_ = *std::move(host_pool);
+    lane_.limits.host_pool = host_pool_.get();
+  }
   for (StreamOwner* stream : {&lane_.upload, &lane_.compute, &lane_.readback}) {
     auto made = MakeStream();
     if (!made.ok()) return made.status();

@@ -28,10 +28,11 @@ class CudaBackend final : public AttentionBackend {
  public:
   struct Options {
     int device_index = 0;
-    BackendLimits limits;          // complete but for `pool`
+    BackendLimits limits;          // complete but for `pool` and `host_pool`
     std::int64_t arena_bytes = 0;  // device memory of one batch in flight
   };
-  // Takes the memory: pool, arenas, staging. `metrics` outlives the backend.
+  // Takes the memory: pool, arenas, staging, page-locked host memory for idle sequences. `metrics`
+  // outlives the backend.
   static absl::StatusOr<std::unique_ptr<CudaBackend>> Create(const Options& options,
                                                              Metrics& metrics);
   ~CudaBackend() override;
@@ -64,6 +65,7 @@ class CudaBackend final : public AttentionBackend {
   Metrics& metrics_;
   CudaLane lane_;
   DeviceMemory pool_;
+  PinnedMemory host_pool_;  // null without --host_cache_bytes
 
   Mutex mutex_;
   ConditionVariable changed_;

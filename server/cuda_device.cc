@@ -95,6 +95,7 @@ absl::StatusOr<std::unique_ptr<AttentionBackend>> MakeCudaBackend(const ServerCo
   limits.workspace_bytes = config.workspace_bytes;
   limits.max_batches_in_flight = kBatchesInFlight;
   limits.pool_bytes = config.cache_bytes;
+  limits.host_pool_bytes = config.host_cache_bytes;
   auto backend = CudaBackend::Create(options, metrics);
   if (!backend.ok()) return backend.status();
   return std::unique_ptr<AttentionBackend>(*std::move(backend));

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/page_copy.h"
 
 namespace attnd {
 namespace {
@@ -63,8 +64,10 @@ absl::Status CudaFlight::Launch(Batch& batch, std::span<const ItemSpan> spans,
   cudaStream_t compute = lane_.compute.get();
   absl::Status status = Prepare(batch, spans);
   if (status.ok()) status = Upload();
+  // Before the mark: pages on their way to the host and back are no time of this batch's kernels.
+  if (status.ok()) status = CopyPages(batch, copies, /*moving=*/true);
   if (status.ok()) status = Record(kBegin, compute);
-  if (status.ok()) status = CopyPages(batch, copies);
+  if (status.ok()) status = CopyPages(batch, copies, /*moving=*/false);
   if (status.ok()) status = Append(batch);
   if (status.ok()) status = Record(kAppended, compute);
   if (status.ok()) status = Rotate(batch);
@@ -134,18 +137,20 @@ absl::Status CudaFlight::Upload() {
                     "ordering streams");
 }
 
-absl::Status CudaFlight::CopyPages(const Batch& batch, std::span<const PageCopy> copies) {
-  const std::int64_t bytes = batch.page_layout.page_bytes();
-  const std::int64_t last = lane_.limits.pool_bytes - bytes;
+// Moves come before all other copies of a batch. The compute stream keeps them in order with what
+// earlier launches read and this one writes.
+absl::Status CudaFlight::CopyPages(const Batch& batch, std::span<const PageCopy> copies,
+                                   bool moving) {
   for (const PageCopy& copy : copies) {
-    const std::int64_t from = std::int64_t{copy.from} * kernels::kPageUnitBytes;
-    const std::int64_t to = std::int64_t{copy.to} * kernels::kPageUnitBytes;
-    if (from > last || to > last) {
-      return absl::InternalError("page copy: a page lies outside the pool");
-    }
-    const cudaError_t error = cudaMemcpyAsync(lane_.limits.pool + to, lane_.limits.pool + from,
-                                              static_cast<std::size_t>(bytes),
-                                              cudaMemcpyDeviceToDevice, lane_.compute.get());
+    if ((copy.kind != PageCopy::Kind::kInPool) != moving) continue;
+    const auto places = PlacesOf(copy, batch.page_layout, lane_.limits);
+    if (!places.ok()) return places.status();
+    const cudaMemcpyKind direction = copy.kind == PageCopy::Kind::kToHost ? cudaMemcpyDeviceToHost
+                                     : copy.kind == PageCopy::Kind::kFromHost
+                                         ? cudaMemcpyHostToDevice
+                                         : cudaMemcpyDeviceToDevice;
+    const cudaError_t error =
+        cudaMemcpyAsync(places->to, places->from, places->bytes, direction, lane_.compute.get());
     if (error != cudaSuccess) return CudaStatus(error, "page copy");
   }
   return absl::OkStatus();

@@ -58,7 +58,8 @@ class CudaFlight {
   absl::Status Prepare(Batch& batch, std::span<const ItemSpan> spans);
   absl::Status PlanAttention(Batch& batch);
   absl::Status Upload();
-  absl::Status CopyPages(const Batch& batch, std::span<const PageCopy> copies);
+  // Those that move between pool and host memory, or the others.
+  absl::Status CopyPages(const Batch& batch, std::span<const PageCopy> copies, bool moving);
   absl::Status Append(Batch& batch);
   absl::Status Rotate(const Batch& batch);
   absl::Status Attend(Batch& batch);

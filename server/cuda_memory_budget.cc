@@ -55,6 +55,12 @@ absl::StatusOr<ServerConfig> ResolveCudaDefaults(ServerConfig config,
   const std::int64_t room = (free_bytes - spare - arenas) / kSlabBytes * kSlabBytes;
   if (config.cache_bytes == 0) config.cache_bytes = room;
   if (config.cache_bytes > room) return DoesNotFit("cache_bytes", config.cache_bytes, room);
+  // Page-locked: what does not fit would take the machine down with it.
+  if (config.host_cache_bytes > machine.memory_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--host_cache_bytes: got '", FormatByteSize(config.host_cache_bytes), "', need at most ",
+        FormatByteSize(machine.memory_bytes), ", the memory that this process may use"));
+  }
   // Everything else follows the host, whose memory does not bound the GPU's.
   MachineResources host = machine;
   host.memory_bytes = std::numeric_limits<std::int64_t>::max();

@@ -176,6 +176,11 @@ absl::StatusOr<ServerConfig> ResolveDefaults(ServerConfig config,
     return status;
   }
   if (absl::Status status =
+          CheckFits("host_cache_bytes", config.host_cache_bytes, resources.memory_bytes);
+      !status.ok()) {
+    return status;
+  }
+  if (absl::Status status =
           CheckFits("workspace_bytes", config.workspace_bytes, resources.memory_bytes);
       !status.ok()) {
     return status;

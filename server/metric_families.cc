@@ -107,6 +107,12 @@ constexpr MetricFamilyInfo kFamilies[] = {
     {MetricId::kKvCacheBytes, "attnd_kv_cache_bytes", Type::Gauge,
      "device, state = used, reserved, free",
      "Bytes of the KV cache pool: holding pages in use, promised to sequences, neither."},
+    {MetricId::kKvCacheHostBytes, "attnd_kv_cache_host_bytes", Type::Gauge, "state = used, free",
+     "Host memory for keys and values of idle sequences (--host_cache_bytes)."},
+    {MetricId::kKvCacheMovedBytes, "attnd_kv_cache_moved_bytes_total", Type::Counter,
+     "direction = to_host, from_host",
+     "Bytes of idle sequences that moved to host memory since the cache was full, and back with "
+     "their next step."},
     {MetricId::kReady, "attnd_ready", Type::Gauge, "",
      "1 while the server reports SERVING, else 0."},
     {MetricId::kDraining, "attnd_draining", Type::Gauge, "",

@@ -47,6 +47,8 @@ enum class MetricId {
   kSequencesEnded,
   kKvCachePages,
   kKvCacheBytes,
+  kKvCacheHostBytes,
+  kKvCacheMovedBytes,
   kReady,
   kDraining,
   kBuildInfo,

@@ -403,6 +403,11 @@ void Metrics::Impl::CollectGauges(Scrape& scrape) const {
   gauge(MetricId::kKvCacheBytes, {{"device", device}, {"state", "reserved"}},
         gauges.reserved_bytes);
   gauge(MetricId::kKvCacheBytes, {{"device", device}, {"state", "free"}}, free_bytes);
+  gauge(MetricId::kKvCacheHostBytes, {{"state", "used"}}, gauges.host_used_bytes);
+  gauge(MetricId::kKvCacheHostBytes, {{"state", "free"}},
+        gauges.host_bytes - gauges.host_used_bytes);
+  gauge(MetricId::kKvCacheMovedBytes, {{"direction", "to_host"}}, gauges.moved_out_bytes);
+  gauge(MetricId::kKvCacheMovedBytes, {{"direction", "from_host"}}, gauges.moved_in_bytes);
   gauge(MetricId::kReady, {}, gauges.ready ? 1 : 0);
   gauge(MetricId::kDraining, {}, gauges.draining ? 1 : 0);
   if (!gauges.gpu.device.empty()) CollectSensors(gauges.gpu, scrape);

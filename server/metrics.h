@@ -79,6 +79,8 @@ struct GaugeSnapshot {
   // attnd_kv_cache_pages{device,state}. Used: with one reference or more, shared ones included;
   // shared: with two or more; free: whole slabs not cut into pages.
   std::int64_t pages_used = 0, pages_shared = 0, pages_free = 0;
+  // Host memory for idle sequences; what has moved there and back since the start.
+  std::int64_t host_bytes = 0, host_used_bytes = 0, moved_out_bytes = 0, moved_in_bytes = 0;
   // Used and reserved bytes do not overlap.
   std::int64_t pool_bytes = 0, used_bytes = 0, reserved_bytes = 0;
   bool ready = false, draining = false;

@@ -189,7 +189,12 @@ absl::Status Scheduler::Impl::AdmitStep(WorkItem& item) {
     launch.operation = kernels::Operation::kDecode;
   }
   if (absl::Status status = JoinGroup(item, launch); !status.ok()) return status;
-  if (absl::Status status = SetAsidePages(item); !status.ok()) return status;
+  absl::Status pages = BringBackPages(item);
+  if (pages.ok()) pages = SetAsidePages(item);
+  if (!pages.ok()) {
+    if (sequence.steps_unfinished == 0) host_cache.NoteIdle(sequence);
+    return pages;
+  }
 
   layer.projected = AfterStep(rules, layer.projected, item.claim, item.kind);
   (layer.last_waiting != nullptr ? layer.last_waiting->next_in_layer : layer.first_waiting) = &item;
@@ -200,10 +205,30 @@ absl::Status Scheduler::Impl::AdmitStep(WorkItem& item) {
   } else {
     ++sequence.barriers.back().steps_after;
   }
-  if (sequence.steps_unfinished++ == 0) ++sequences_active;
+  if (sequence.steps_unfinished++ == 0) {
+    ++sequences_active;
+    host_cache.NoteBusy(sequence);
+  }
   ++item.request->items_waiting;
   WakeLayer(sequence, item.layer);
   return absl::OkStatus();
+}
+
+absl::Status Scheduler::Impl::CacheFull(const char* field, std::int64_t pages, int page_class) {
+  metrics.RecordRejected(RejectReason::kCacheFull);
+  const absl::Status status =
+      ErrorStatus(absl::StatusCode::kResourceExhausted, v1::REASON_CACHE_FULL, field,
+                  absl::StrCat("needs ", pages, " free pages, has ", pool.Available(page_class)));
+  // What an empty pool could not hold is not worth a retry.
+  return pages > pool.Capacity(page_class) ? status : WithRetryDelay(status, RetryDelay());
+}
+
+absl::Status Scheduler::Impl::BringBackPages(WorkItem& item) {
+  Sequence& sequence = *item.sequence;
+  LayerState& layer = sequence.layer(item.layer);
+  if (host_cache.BringBack(sequence, layer, item.request->ticket)) return absl::OkStatus();
+  return CacheFull("sequence_id", static_cast<std::int64_t>(layer.host_pages.size()),
+                   sequence.shape->page_class);
 }
 
 absl::Status Scheduler::Impl::SetAsidePages(WorkItem& item) {
@@ -217,16 +242,12 @@ absl::Status Scheduler::Impl::SetAsidePages(WorkItem& item) {
   query.fork_before = std::any_of(sequence.barriers.begin(), sequence.barriers.end(),
                                   [](const Barrier& barrier) { return barrier.fork.has_value(); });
   const std::int64_t count = PagesForStep(sequence, layer, pool, query);
-  if (count == 0 || SetAside(sequence, layer, pool, count, item.provision)) {
-    return absl::OkStatus();
-  }
-  metrics.RecordRejected(RejectReason::kCacheFull);
+  if (count == 0) return absl::OkStatus();
   const int page_class = sequence.shape->page_class;
-  const absl::Status status =
-      ErrorStatus(absl::StatusCode::kResourceExhausted, v1::REASON_CACHE_FULL, "num_tokens",
-                  absl::StrCat("needs ", count, " free pages, has ", pool.Available(page_class)));
-  // What an empty pool could not hold is not worth a retry.
-  return count > pool.Capacity(page_class) ? status : WithRetryDelay(status, RetryDelay());
+  host_cache.MakeRoom(page_class, count - static_cast<std::int64_t>(layer.reserve.size()),
+                      item.request->ticket, &sequence);
+  if (SetAside(sequence, layer, pool, count, item.provision)) return absl::OkStatus();
+  return CacheFull("num_tokens", count, page_class);
 }
 
 absl::Status Scheduler::Impl::JoinGroup(WorkItem& item, const ShapeClass& shape) {

@@ -28,9 +28,10 @@ constexpr std::size_t kStaleDeadlines = 4096;
 // longer than a client beside the server needs, a tenth of a prefill launch.
 constexpr Clock::Duration kDecodeGap = std::chrono::milliseconds(2);
 
-// Only host memory can be filled from here.
+// Only host memory can be filled from here; and a page that moves out is given away before the
+// backend has copied it.
 bool MayPoison(const BackendLimits& limits) {
-  return kPoisonFreedPages && limits.pool != nullptr &&
+  return kPoisonFreedPages && limits.pool != nullptr && limits.host_pool_bytes == 0 &&
          limits.device.kind == kernels::DeviceKind::kCpu;
 }
 
@@ -88,6 +89,7 @@ Scheduler::Impl::Impl(const ServerConfig& server_config, std::string start_key,
       policy(PolicyOf(server_config, device.limits())),
       max_tokens_effective(EffectiveMaxTokens(server_config, device.limits())),
       pool({device.limits().pool, device.limits().pool_bytes, MayPoison(device.limits())}),
+      host_cache(device.limits().host_pool_bytes, pool),
       store(StoreOptions(server_config, std::move(start_key), max_tokens_effective), pool),
       classes(device.limits().device),
       has_timer(steady_clock.RunsByItself()) {
@@ -256,6 +258,11 @@ Scheduler::Snapshot Scheduler::Impl::GetSnapshot() const {
   snapshot.reserved_bytes = usage.reserved_bytes;
   snapshot.pages_used = usage.pages;
   snapshot.pages_shared = usage.shared_pages;
+  const HostCache::Usage host = host_cache.usage();
+  snapshot.host_bytes = host.bytes;
+  snapshot.host_used_bytes = host.used_bytes;
+  snapshot.moved_out_bytes = host.moved_out_bytes;
+  snapshot.moved_in_bytes = host.moved_in_bytes;
   snapshot.device_fault = device_fault;
   snapshot.last_submit = last_submit;
   snapshot.last_completion = last_completion;

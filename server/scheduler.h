@@ -91,6 +91,8 @@ class Scheduler {
     std::int64_t slabs_total = 0, slabs_free = 0;           // 2 MiB units of the pool
     std::int64_t pool_bytes = 0, used_bytes = 0, reserved_bytes = 0;
     std::int64_t pages_used = 0, pages_shared = 0;
+    // Host memory for pages of idle sequences, and what has moved there and back.
+    std::int64_t host_bytes = 0, host_used_bytes = 0, moved_out_bytes = 0, moved_in_bytes = 0;
     bool device_fault = false;
     Clock::TimePoint last_submit{},
         last_completion{};                  // to and from the backend; the watchdog compares them

@@ -12,6 +12,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "server/attention_backend.h"
 #include "server/batch_policy.h"
+#include "server/host_cache.h"
 #include "server/metrics.h"
 #include "server/mutex.h"
 #include "server/outbox.h"
@@ -65,7 +66,11 @@ struct Scheduler::Impl {
   absl::Status AdmitDecode(PendingRequest& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   absl::Status FindSequences(PendingRequest& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   absl::Status AdmitStep(WorkItem& item) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  // Brings the layer's pages back from host memory.
+  absl::Status BringBackPages(WorkItem& item) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   absl::Status SetAsidePages(WorkItem& item) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  absl::Status CacheFull(const char* field, std::int64_t pages, int page_class)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   absl::Status JoinGroup(WorkItem& item, const ShapeClass& shape)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   // Whether a launch can hold the item: tokens and working memory.
@@ -138,6 +143,9 @@ struct Scheduler::Impl {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void RunTruncate(Sequence& sequence, TruncateOperation& operation, Outbox& outbox)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  absl::StatusOr<Sequence*> BringBackAndFork(Sequence& parent, const ForkSequenceSpec& spec,
+                                             Clock::TimePoint now)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void RunFork(Sequence& sequence, ForkOperation& operation, Clock::TimePoint now, Outbox& outbox)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void AnswerFork(ForkOperation& operation, const absl::StatusOr<SequenceGrant>& grant,
@@ -158,6 +166,7 @@ struct Scheduler::Impl {
   mutable Mutex mutex;
   ConditionVariable idle_changed;  // a request or batch ended
   PagePool pool ABSL_GUARDED_BY(mutex);
+  HostCache host_cache ABSL_GUARDED_BY(mutex);
   SequenceStore store ABSL_GUARDED_BY(mutex);
   ShapeClassTable classes ABSL_GUARDED_BY(mutex);
   TenantTable tenants ABSL_GUARDED_BY(mutex);

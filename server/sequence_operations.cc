@@ -108,10 +108,25 @@ void Scheduler::Impl::AnswerFork(ForkOperation& operation,
   outbox.Call([done = std::move(operation.done), grant]() mutable { done(grant); });
 }
 
+// A page in host memory cannot be shared.
+absl::StatusOr<Sequence*> Scheduler::Impl::BringBackAndFork(Sequence& parent,
+                                                            const ForkSequenceSpec& spec,
+                                                            Clock::TimePoint now) {
+  for (LayerState& layer : parent.layers) {
+    if (host_cache.BringBack(parent, layer, /*ticket=*/0)) continue;
+    return ErrorStatus(absl::StatusCode::kResourceExhausted, v1::REASON_CACHE_FULL, "sequence_id",
+                       absl::StrCat("needs ", layer.host_pages.size(), " free pages, has ",
+                                    pool.Available(parent.shape->page_class)));
+  }
+  absl::StatusOr<Sequence*> child = store.Fork(parent, spec, now);
+  if (child.ok()) host_cache.NoteIdle(**child);
+  return child;
+}
+
 void Scheduler::Impl::RunFork(Sequence& sequence, ForkOperation& operation, Clock::TimePoint now,
                               Outbox& outbox) {
   const ForkSequenceSpec& spec = operation.spec;
-  absl::StatusOr<Sequence*> child = store.Fork(sequence, spec, now);
+  absl::StatusOr<Sequence*> child = BringBackAndFork(sequence, spec, now);
   absl::StatusOr<SequenceGrant> grant = absl::UnknownError("");
   if (child.ok()) {
     grant = GrantOf(**child);
@@ -210,6 +225,7 @@ void Scheduler::Impl::RunTruncate(Sequence& sequence, TruncateOperation& operati
     if (operation.epoch <= layer.applied.epoch) continue;
     layer.applied = AfterTruncate(layer.applied, operation.num_tokens, operation.epoch);
     CutPages(layer, sequence, layer.applied.length, released);
+    host_cache.Cut(sequence, layer, layer.applied.length);
     GiveBack(sequence, layer, pool, released);
   }
   CountDown(operation.call, outbox);
@@ -260,6 +276,7 @@ void Scheduler::Impl::DeleteSequences(
 void Scheduler::Impl::EndSequence(Sequence& sequence, SequenceEnd reason, Clock::TimePoint now,
                                   Outbox& outbox) {
   store.End(sequence, reason);
+  host_cache.NoteBusy(sequence);
   metrics.RecordSequenceEnd(reason);
   const absl::Status ended = EndedStatus();
   for (LayerState& layer : sequence.layers) {
@@ -298,6 +315,7 @@ void Scheduler::Impl::EndSequence(Sequence& sequence, SequenceEnd reason, Clock:
 void Scheduler::Impl::FreeIfDone(Sequence& sequence, Outbox& outbox) {
   if (!sequence.ended || sequence.steps_running > 0) return;
   for (const auto& [call, index] : sequence.end_waiters) CountDown(call, outbox);
+  host_cache.Release(sequence);
   store.Free(sequence);
 }
 

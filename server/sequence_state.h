@@ -55,11 +55,12 @@ struct LayerProgress {
 };
 
 struct LayerState {
-  LayerProgress applied;               // after every step handed to the backend in full
-  LayerProgress projected;             // after every admitted step
-  std::vector<std::uint32_t> pages;    // of tokens from applied.freed_tokens on
-  std::vector<std::uint32_t> reserve;  // free pages that only this layer may use
-  WorkItem* first_waiting = nullptr;   // admitted, not yet handed over in full; in order
+  LayerProgress applied;                  // after every step handed to the backend in full
+  LayerProgress projected;                // after every admitted step
+  std::vector<std::uint32_t> pages;       // of tokens from applied.freed_tokens on
+  std::vector<std::uint32_t> host_pages;  // the same while the layer lies in host memory
+  std::vector<std::uint32_t> reserve;     // free pages that only this layer may use
+  WorkItem* first_waiting = nullptr;      // admitted, not yet handed over in full; in order
   WorkItem* last_waiting = nullptr;
   std::uint64_t last_ticket = 0;  // of the last request that named this layer: finds duplicates
 };
@@ -116,6 +117,8 @@ struct Sequence {
     std::int64_t num_tokens = 0;
   };
   std::optional<Truncated> last_truncate;  // admitted: a repeat of it is answered OK
+
+  std::uint64_t idle_number = 0;  // HostCache's: its place among the idle ones; 0: none
 
   bool ended = false;  // no longer found by id; freed when steps_running is 0
   std::vector<std::pair<std::shared_ptr<SequencesCall>, std::size_t>> end_waiters;

@@ -326,6 +326,7 @@ SequenceInfo SequenceStore::Describe(const Sequence& sequence, Clock::TimePoint 
   for (const LayerState& layer : sequence.layers) {
     info.layer_tokens.push_back(layer.applied.length);
     info.layer_epochs.push_back(layer.applied.epoch);
+    info.host_pages += static_cast<std::int64_t>(layer.host_pages.size());
     info.device_pages += static_cast<std::int64_t>(layer.pages.size() + layer.reserve.size());
     for (const std::uint32_t page : layer.pages) {
       if (pool_.References(page) > 1) ++info.shared_pages;

@@ -121,6 +121,9 @@ absl::Status CheckRelations(const ServerConfig& config) {
   if (config.cache_bytes != 0 && config.cache_bytes < kSlabBytes) {
     return ForFlag("cache_bytes", text("cache_bytes"), "0 or at least 2MiB");
   }
+  if (config.host_cache_bytes != 0 && config.host_cache_bytes < kSlabBytes) {
+    return ForFlag("host_cache_bytes", text("host_cache_bytes"), "0 or at least 2MiB");
+  }
   if (config.default_lease > config.max_lease) {
     return ForFlag("default_lease", text("default_lease"),
                    absl::StrCat("at most --max_lease, ", text("max_lease")));

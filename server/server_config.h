@@ -38,6 +38,8 @@ struct ServerConfig {
   // Cache.
   // Page pool; 0: a quarter of the memory, at most 4 GiB; on a GPU what it has free.
   std::int64_t cache_bytes = 0;
+  // Host memory for pages of idle sequences while the pool is full; 0: none.
+  std::int64_t host_cache_bytes = 0;
   // Most working memory of one launch; 0: a quarter of the memory, a sixteenth of a GPU's.
   std::int64_t workspace_bytes = 0;
   int page_tokens = 0;  // tokens a page; 0: 16 to 64 by shape

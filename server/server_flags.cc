@@ -100,6 +100,10 @@ const ServerFlag kFlags[] = {
     Bytes("cache_bytes", kCache, &Config::cache_bytes, 0, 64 * kTiB,
           "Memory of the KV cache; 0: a quarter of the memory this process may use, at most 4GiB; "
           "on a GPU all that it has free."),
+    Bytes("host_cache_bytes", kCache, &Config::host_cache_bytes, 0, 64 * kTiB,
+          "Host memory for the keys and values of idle sequences: when the cache is full, those "
+          "idle longest move there, and back with their next step. 0: none, a full cache refuses "
+          "new tokens."),
     Bytes("workspace_bytes", kCache, &Config::workspace_bytes, 0, 64 * kTiB,
           "Most working memory of one launch; a request that needs more is refused. 0: a quarter "
           "of the memory this process may use; on a GPU a sixteenth of what it has free, at most "

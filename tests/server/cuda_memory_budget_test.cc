@@ -79,6 +79,12 @@ TEST(CudaMemoryBudgetTest, WhatDoesNotFitIsRefusedByItsFlag) {
   config.workspace_bytes = 8 * kGiB;
   EXPECT_THAT(std::string(ResolveCudaDefaults(config, kMachine, 15 * kGiB).status().message()),
               HasSubstr("--workspace_bytes: got '8GiB'"));
+  config.workspace_bytes = 0;
+  config.host_cache_bytes = kMachine.memory_bytes + 1;
+  EXPECT_THAT(std::string(ResolveCudaDefaults(config, kMachine, 15 * kGiB).status().message()),
+              HasSubstr("--host_cache_bytes: got"));
+  config.host_cache_bytes = kMachine.memory_bytes;
+  EXPECT_TRUE(ResolveCudaDefaults(config, kMachine, 15 * kGiB).ok());
 }
 
 TEST(CudaMemoryBudgetTest, AnOccupiedCardIsRefused) {

@@ -90,6 +90,7 @@ class MetricsTest : public ::testing::Test {
       gauges.queue_requests = 4;
       gauges.ready = true;
       gauges.gpu = FullReading();
+      gauges.moved_out_bytes = 1;
       return gauges;
     });
   }

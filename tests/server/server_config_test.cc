@@ -185,6 +185,8 @@ TEST(ServerConfigTest, ChecksRelations) {
   EXPECT_THAT(ErrorOf({"--page_tokens=24"}), HasSubstr("need 0 or a power of two"));
   EXPECT_THAT(ErrorOf({"--cache_bytes=1"}),
               HasSubstr("cache_bytes: got '1', need 0 or at least 2MiB"));
+  EXPECT_THAT(ErrorOf({"--host_cache_bytes=1MiB"}),
+              HasSubstr("host_cache_bytes: got '1MiB', need 0 or at least 2MiB"));
   EXPECT_THAT(ErrorOf({"--default_lease=2h"}), HasSubstr("at most --max_lease, 1h"));
   EXPECT_THAT(ErrorOf({"--max_queue_bytes=128MiB"}),
               HasSubstr("at least --max_message_bytes, 256MiB"));
