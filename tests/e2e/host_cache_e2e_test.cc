@@ -2,9 +2,12 @@
 // that of a server with room for all, bit for bit.
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstring>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/support/local_calls.h"
@@ -27,6 +30,7 @@ ServerConfig WithCache(std::int64_t cache_bytes, std::int64_t host_cache_bytes) 
   config.cache_bytes = cache_bytes;
   config.host_cache_bytes = host_cache_bytes;
   config.page_tokens = 32;
+  config.batch_invariant = true;  // answers are compared with those of other batches
   return config;
 }
 
@@ -208,6 +212,47 @@ TEST_F(HostCacheE2eTest, AFullHostMemoryRefusesAndKeepsWhatItHas) {
     ASSERT_TRUE(got.status.ok()) << got.status.error_message();
     EXPECT_TRUE(got.o == Step(roomy_, roomy[i], seed, 0, kPromptTokens - 8, 8).o);
   }
+}
+
+// Pages move while other sequences run; a refusal changes nothing and is asked again.
+TEST_F(HostCacheE2eTest, ManyClientsAtOnceGetTheirOwnAnswers) {
+  constexpr int kClients = 5;
+  constexpr int kEach = 3;
+  constexpr int kRounds = 8;
+  std::atomic<int> wrong{0}, failed{0};
+  const auto client = [&](int number) {
+    std::vector<std::string> tight, roomy;
+    for (int i = 0; i < kEach; ++i) {
+      tight.push_back(Create(tight_));
+      roomy.push_back(Create(roomy_));
+    }
+    std::vector<std::int64_t> length(kEach, 0);
+    for (int round = 0; round < kRounds; ++round) {
+      for (int i = 0; i < kEach; ++i) {
+        const auto at = static_cast<std::size_t>(i);
+        const std::int32_t tokens = round == 0 ? kPromptTokens : 1 + round % 3;
+        for (int layer = 0; layer < kLayers; ++layer) {
+          const int seed = 100 * number + i;
+          Answer got = Step(tight_, tight[at], seed, layer, length[at], tokens);
+          for (int tries = 0;
+               tries < 2000 && got.status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED;
+               ++tries) {
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+            got = Step(tight_, tight[at], seed, layer, length[at], tokens);
+          }
+          if (!got.status.ok()) ++failed;
+          if (got.o != Step(roomy_, roomy[at], seed, layer, length[at], tokens).o) ++wrong;
+        }
+        length[at] += tokens;
+      }
+    }
+  };
+  std::vector<std::thread> clients;
+  for (int number = 0; number < kClients; ++number) clients.emplace_back(client, number);
+  for (std::thread& thread : clients) thread.join();
+  EXPECT_EQ(failed.load(), 0);
+  EXPECT_EQ(wrong.load(), 0);
+  EXPECT_GT(tight_.server->GetSnapshot().moved_in_bytes, 0);
 }
 
 TEST_F(HostCacheE2eTest, AReservationStays) {

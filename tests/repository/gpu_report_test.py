@@ -100,6 +100,23 @@ class GpuReportTest(unittest.TestCase):
         self.assertIn("--filter ^sm75/", calls[1])
         self.assertTrue(all(call.endswith("devices=0") for call in calls), calls)
 
+    def test_in_a_bundle_it_finds_its_programs_and_the_prediction(self):
+        place = self.folder / "bundle/share/attnd"
+        (place / "tests").mkdir(parents=True)
+        (self.folder / "bundle/bin").mkdir()
+        shutil.copy(SCRIPT, place)
+        shutil.copy(ROOT / "docs/kernels/sm75.md", place)
+        shutil.copy(self.folder / "cuda_rows_test", place / "tests")
+        shutil.copy(self.folder / "attnbench", self.folder / "bundle/bin")
+        done = subprocess.run([place / "gpu_report.sh", "--shards", "1"], cwd=self.folder, capture_output=True, text=True, check=False, timeout=60,
+                              env={**os.environ, "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}"})
+        self.assertEqual((0, ""), (done.returncode, done.stderr))
+        report = json.loads((self.folder / "gpu_report.json").read_text(encoding="utf-8"))
+        self.assertIn("t4_predicted_share", report["rows"][0])
+        install = (ROOT / "cmake/install.cmake").read_text(encoding="utf-8")
+        for name in ("scripts/gpu_report.sh", "docs/kernels/sm75.md", "docs/t4.md"):
+            self.assertRegex(install, rf"install\((PROGRAMS|FILES)[^)]*{name}[^)]*DESTINATION share/attnd COMPONENT gpu_tests")
+
     def test_every_row_has_the_clocks_of_its_own_seconds(self):
         _, report = self.run_script("--shards", "1")
         prefill, decode, other = report["rows"]
