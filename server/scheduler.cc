@@ -90,7 +90,8 @@ Scheduler::Impl::Impl(const ServerConfig& server_config, std::string start_key,
       max_tokens_effective(EffectiveMaxTokens(server_config, device.limits())),
       pool({device.limits().pool, device.limits().pool_bytes, MayPoison(device.limits())}),
       host_cache(device.limits().host_pool_bytes, pool),
-      store(StoreOptions(server_config, std::move(start_key), max_tokens_effective), pool),
+      store(StoreOptions(server_config, std::move(start_key), max_tokens_effective), pool,
+            &host_cache),
       classes(device.limits().device),
       has_timer(steady_clock.RunsByItself()) {
   if (has_timer) timer = std::thread([this] { TimerLoop(); });

@@ -43,10 +43,11 @@ absl::Status NotFound(v1::Reason reason, std::string_view message) {
 
 }  // namespace
 
-SequenceStore::SequenceStore(Options options, PagePool& pool)
+SequenceStore::SequenceStore(Options options, PagePool& pool, HostCache* host_cache)
     : options_(std::move(options)),
       id_prefix_(ServerKey(options_.server_name) + options_.start_key),
-      pool_(pool) {
+      pool_(pool),
+      host_cache_(host_cache) {
   assert(options_.start_key.size() == kPrefixBytes - kServerKeyBytes);
   for (const std::string& peer : options_.peers) {
     const std::size_t equals = peer.find('=');
@@ -138,8 +139,12 @@ absl::Status SequenceStore::TakeReserve(Sequence& sequence, std::int64_t reserve
   sequence.reserve_pages = (reserve_tokens + page_tokens - 1) / page_tokens;
   if (sequence.reserve_pages == 0) return absl::OkStatus();
   const auto layers = static_cast<std::int64_t>(sequence.layers.size());
-  const std::int64_t available = pool_.Available(sequence.shape->page_class);
+  const int page_class = sequence.shape->page_class;
   // Division: the product of two client values may not fit.
+  if (host_cache_ != nullptr && sequence.reserve_pages <= pool_.Capacity(page_class) / layers) {
+    host_cache_->MakeRoom(page_class, sequence.reserve_pages * layers, /*ticket=*/0);
+  }
+  const std::int64_t available = pool_.Available(page_class);
   if (sequence.reserve_pages > available / layers) {
     return ErrorStatus(absl::StatusCode::kResourceExhausted, v1::REASON_CACHE_FULL,
                        "reserve_tokens",
@@ -224,6 +229,10 @@ absl::StatusOr<Sequence*> SequenceStore::Fork(Sequence& parent, const ForkSequen
   }
   const std::int64_t child_pages = (spec.reserve_tokens + page_tokens - 1) / page_tokens *
                                    static_cast<std::int64_t>(parent.layers.size());
+  if (host_cache_ != nullptr) {
+    host_cache_->MakeRoom(parent.shape->page_class, parent_short + child_pages, /*ticket=*/0,
+                          &parent);
+  }
   const std::int64_t available = pool_.Available(parent.shape->page_class);
   if (parent_short > available || child_pages > available - parent_short) {
     return ErrorStatus(

@@ -21,6 +21,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "server/admission.h"
+#include "server/host_cache.h"
 #include "server/metrics.h"
 #include "server/page_pool.h"
 #include "server/sequence_state.h"
@@ -42,7 +43,8 @@ class SequenceStore {
     std::int64_t window_slack_tokens = 0;
     int page_tokens = 0;  // 0: by shape
   };
-  SequenceStore(Options options, PagePool& pool);
+  // `host_cache`, where there is one, makes room for reservations.
+  SequenceStore(Options options, PagePool& pool, HostCache* host_cache = nullptr);
 
   // The live sequence of this tenant; else why there is none.
   absl::StatusOr<Sequence*> Find(std::string_view tenant, std::string_view sequence_id) const;
@@ -117,6 +119,7 @@ class SequenceStore {
   std::string id_prefix_;  // server key and start key
   absl::flat_hash_map<std::string, std::pair<std::string, std::string>> peers_;  // by server key
   PagePool& pool_;
+  HostCache* const host_cache_;
   absl::flat_hash_map<Sequence*, std::unique_ptr<Sequence>> owned_;
   absl::flat_hash_map<SequenceKey, Sequence*> live_;
   absl::flat_hash_map<std::string, absl::btree_set<SequenceKey>> keys_of_tenant_;

@@ -262,9 +262,18 @@ TEST_F(HostCacheE2eTest, AReservationStays) {
   std::string reserved;
   ASSERT_TRUE(testing::Create(tight_, request, &reserved).ok());
   ASSERT_TRUE(Step(tight_, reserved, 1, 0, 0, kPromptTokens).status.ok());
-  FillWith(tight_, kSequences);
+  const std::vector<std::string> others = FillWith(tight_, kSequences);
   EXPECT_EQ(Get(tight_, reserved).host_pages(), 0);
   EXPECT_GT(Get(tight_, reserved).device_pages(), 0);
+
+  // A new one finds room, too: for all but what is reserved already.
+  EXPECT_GT(Get(tight_, others.back()).device_pages(), 0);
+  request.set_reserve_tokens((64 - kPromptTokens / 32) * 32);
+  std::string all_the_rest;
+  EXPECT_TRUE(testing::Create(tight_, request, &all_the_rest).ok());
+  EXPECT_EQ(Get(tight_, others.back()).device_pages(), 0);
+  const Answer refused = Step(tight_, others[0], 0, 0, kPromptTokens, 1);
+  EXPECT_EQ(DetailOf(refused.status).reason(), v1::REASON_CACHE_FULL);
 }
 
 }  // namespace
