@@ -39,6 +39,8 @@ def shape_text(line):
         text += ", causal"
     if shape.get("window_left", -1) >= 0:
         text += f", window {shape['window_left']}"
+    if "ascending_pages" in shape and shape["page_tokens"] > 0:
+        text += f", pages of {shape['page_tokens']}, {'ascending' if shape['ascending_pages'] else 'scattered'}"
     return text
 
 

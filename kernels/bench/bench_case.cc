@@ -14,7 +14,7 @@ BenchCase Prefill(DataType type, int tokens, int num_heads, int num_kv_heads, in
 }
 
 // One new token a sequence on a cache of 4096.
-BenchCase Decode(DataType type, int num_sequences) {
+BenchCase Decode(DataType type, int num_sequences, int page_tokens, bool ascending_pages) {
   BenchCase bench_case;
   bench_case.operation = Operation::kDecode;
   bench_case.data_type = type;
@@ -23,7 +23,8 @@ BenchCase Decode(DataType type, int num_sequences) {
   bench_case.num_heads = 32;
   bench_case.num_kv_heads = 8;
   bench_case.head_dim = 128;
-  bench_case.page_tokens = 16;
+  bench_case.page_tokens = page_tokens;
+  bench_case.ascending_pages = ascending_pages;
   return bench_case;
 }
 
@@ -71,6 +72,8 @@ std::string BenchCase::Name() const {
           std::to_string(num_kv_heads) + "/d" + std::to_string(head_dim);
   if (causal) name += "/causal";
   if (window_left >= 0) name += "/window" + std::to_string(window_left);
+  if (page_tokens > 0) name += "/p" + std::to_string(page_tokens);
+  if (ascending_pages) name += "/ascending";
   return name;
 }
 
@@ -93,8 +96,11 @@ std::vector<BenchCase> AllCases() {
     cases.push_back(window);
   }
   for (const DataType type : {DataType::kFp32, DataType::kFp16, DataType::kBf16}) {
-    cases.push_back(Decode(type, 1));
-    cases.push_back(Decode(type, 16));
+    cases.push_back(Decode(type, 1, 16, false));
+    for (const int page_tokens : {16, 64}) {
+      cases.push_back(Decode(type, 16, page_tokens, false));
+      cases.push_back(Decode(type, 16, page_tokens, true));
+    }
   }
   return cases;
 }

@@ -21,8 +21,12 @@ struct BenchCase {
   bool causal = true;
   int window_left = -1;  // -1: none
   int page_tokens = 0;   // 0: contiguous
+  // Pages of a sequence follow each other, as a prompt written into free slabs has them; else they
+  // lie in random order, as a cache that has been in use for a while hands them out.
+  bool ascending_pages = false;
 
-  // "prefill/bf16/1x4096/h8-8/d64/causal": what --filter matches.
+  // "prefill/bf16/1x4096/h8-8/d64/causal",
+  // "decode/bf16/16x1+4096/h32-8/d128/causal/p16/ascending": what --filter matches.
   std::string Name() const;
 };
 

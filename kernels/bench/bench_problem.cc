@@ -68,10 +68,11 @@ BenchProblem::BenchProblem(const BenchCase& bench_case) : case_(bench_case) {
     pool_ = Allocate(params_.pool_bytes);
     params_.pool = pool_.get();
     Fill(pool_.get(), type, params_.pool_bytes / element, 2);
-    // Pages in random order, as a cache that has been in use for a while hands them out.
     page_table_.resize(static_cast<std::size_t>(pages) * case_.num_sequences);
     std::iota(page_table_.begin(), page_table_.end(), 0U);
-    std::shuffle(page_table_.begin(), page_table_.end(), std::mt19937(3));
+    if (!case_.ascending_pages) {
+      std::shuffle(page_table_.begin(), page_table_.end(), std::mt19937(3));
+    }
     for (std::uint32_t& page : page_table_) {
       page = static_cast<std::uint32_t>(page * layout.page_bytes() / kPageUnitBytes);
     }

@@ -36,7 +36,8 @@ Json Line(const CaseResult& result, const KernelRow& row, const char* operation,
             {"head_dim", c.head_dim},
             {"causal", c.causal},
             {"window_left", c.window_left},
-            {"page_tokens", c.page_tokens}}},
+            {"page_tokens", c.page_tokens},
+            {"ascending_pages", c.ascending_pages}}},
           {"dtype", TypeName(c.data_type)},
           {"ms", Rounded(timing.ms)},
           {"spread", Rounded(timing.spread)},
@@ -123,7 +124,7 @@ std::vector<std::string> ResultLines(const CaseResult& result, const RunInfo& ru
 std::string TableHeader() {
   std::array<char, 320> text{};
   std::snprintf(text.data(), text.size(),
-                "%-41s %-24s %9s %8s %7s %9s %6s  %-11s %10s %6s %10s %6s %10s %10s", "case",
+                "%-53s %-24s %9s %8s %7s %9s %6s  %-11s %10s %6s %10s %6s %10s %10s", "case",
                 "kernel", "ms", "TFLOP/s", "GB/s", "floor ms", "share", "bound by", "naive ms",
                 "ratio", "peer ms", "ratio", "extra MiB", "naive MiB");
   return text.data();
@@ -133,7 +134,7 @@ std::string TableRow(const CaseResult& result) {
   std::array<char, 320> text{};
   const double ms = result.timing.ms;
   std::snprintf(text.data(), text.size(),
-                "%-41s %-24s %9.3f %8.3f %7.1f %9.3f %5.1f%%  %-11s %s %s %10.2f %10.1f",
+                "%-53s %-24s %9.3f %8.3f %7.1f %9.3f %5.1f%%  %-11s %s %s %10.2f %10.1f",
                 result.bench_case.Name().c_str(), result.row->name, ms,
                 result.cost.flops / ms / 1e9, MinBytes(result.cost) / ms / 1e6, result.floor.ms,
                 100 * result.floor.ms / ms, result.floor.binding_unit,

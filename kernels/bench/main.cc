@@ -104,7 +104,7 @@ int RunCases(const Options& options, const std::vector<BenchCase>& cases, const 
       std::printf("%s\n", TableRow(result).c_str());
       for (const std::string& line : ResultLines(result, run)) json_file << line << std::endl;
     } catch (const std::exception& error) {
-      std::printf("%-41s WRONG: %s\n", bench_case.Name().c_str(), error.what());
+      std::printf("%-53s WRONG: %s\n", bench_case.Name().c_str(), error.what());
       ++num_wrong;
     }
     std::fflush(stdout);

@@ -53,7 +53,8 @@ TEST(BenchTest, CaseNamesAreUnique) {
     EXPECT_TRUE(names.insert(bench_case.Name()).second) << bench_case.Name();
   }
   EXPECT_TRUE(names.count("prefill/bf16/1x4096/h8-8/d64/causal"));
-  EXPECT_TRUE(names.count("decode/bf16/16x1+4096/h32-8/d128/causal"));
+  EXPECT_TRUE(names.count("decode/bf16/16x1+4096/h32-8/d128/causal/p16"));
+  EXPECT_TRUE(names.count("decode/bf16/16x1+4096/h32-8/d128/causal/p64/ascending"));
 }
 
 TEST(BenchTest, FindsAWrongResult) {
