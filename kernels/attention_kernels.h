@@ -19,13 +19,13 @@ namespace attnd::kernels {
 enum class Operation : std::uint8_t { kPrefill, kDecode, kNaive, kExact, kAppend, kMergeStates };
 enum class DeviceKind : std::uint8_t { kCpu, kCuda };
 
-// SIMD targets of the CPU rows, in ascending order of preference. kAuto: the best that this machine
-// has.
+// SIMD targets of the CPU rows, each with the instructions of those before it. kAuto: the fastest
+// that this machine has.
 enum class CpuTarget : std::uint8_t { kAuto, kScalar, kAvx2, kAvx512, kAvx512Bf16 };
 const char* CpuTargetName(CpuTarget target);  // "auto", "scalar", "avx2", "avx512", "avx512_bf16"
 bool ParseCpuTarget(const char* name, CpuTarget& target);  // false: no such name
 bool CpuTargetSupported(CpuTarget target);                 // by cpuid and OS state
-CpuTarget BestCpuTarget();
+CpuTarget BestCpuTarget();  // the fastest one, not always the last that is supported
 
 // Options as bits: what a call needs, what a row offers.
 enum Feature : std::uint32_t {

@@ -79,10 +79,9 @@ bool Serves(const KernelRow& row, Operation operation, const KernelKey& key,
     }
   } else {
     // A forced target chooses among what the machine has; it never adds to it.
-    const CpuTarget target = limits.cpu_target == CpuTarget::kAuto
-                                 ? BestCpuTarget()
-                                 : std::min(limits.cpu_target, BestCpuTarget());
-    if (row.cpu_target > target) return false;
+    const CpuTarget target =
+        limits.cpu_target == CpuTarget::kAuto ? BestCpuTarget() : limits.cpu_target;
+    if (row.cpu_target > target || !CpuTargetSupported(row.cpu_target)) return false;
   }
   // Pairs of types: the same one twice is all that is compiled.
   return key.kv_data_type == key.data_type && (row.data_types & TypeBit(key.data_type)) != 0 &&

@@ -2,7 +2,8 @@
 // each: scores = q k^T over the full query x key rectangle in FP32, one softmax pass that reads
 // each score once and writes probabilities, o = p v. The products are library calls, each on one
 // thread for a block of query rows, all threads busy: OpenBLAS sgemm for FP32 and for FP16 widened
-// first, oneDNN for BF16 (probabilities in BF16). Pages are gathered into contiguous memory first.
+// first (oneDNN where OpenBLAS does not know the processor), oneDNN for BF16 (probabilities in
+// BF16). Pages are gathered into contiguous memory first.
 #pragma once
 
 #include <cstddef>

@@ -3,6 +3,7 @@
 #include <cblas.h>
 
 #include <oneapi/dnnl/dnnl.hpp>
+#include <string_view>
 
 #include "kernels/attention_kernels.h"
 
@@ -29,15 +30,25 @@ class SingleOpenMpThread {
   int before_;
 };
 
-bool RunBf16(const GemmProblem& problem) {
+// OpenBLAS runs on SSE what it does not know: a processor newer than the library. Naive would be
+// several times slower than it need be, so that oneDNN multiplies FP32 there too.
+bool OpenBlasKnowsProcessor() {
+  if (!CpuTargetSupported(CpuTarget::kAvx2)) return true;
+  const std::string_view core = openblas_get_corename();
+  return core == "Haswell" || core == "Zen" || core == "Excavator" || core == "SkylakeX" ||
+         core == "Cooperlake" || core == "SapphireRapids";
+}
+
+bool RunOneDnn(const GemmProblem& problem) {
   using dnnl::memory;
   const SingleOpenMpThread single;
   try {
     static const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
     thread_local dnnl::stream stream(engine);
-    const memory::desc a({problem.m, problem.k}, memory::data_type::bf16, {problem.lda, 1});
+    const auto type = problem.bf16 ? memory::data_type::bf16 : memory::data_type::f32;
+    const memory::desc a({problem.m, problem.k}, type, {problem.lda, 1});
     const memory::desc b(
-        {problem.k, problem.n}, memory::data_type::bf16,
+        {problem.k, problem.n}, type,
         problem.transpose_b ? memory::dims{1, problem.ldb} : memory::dims{problem.ldb, 1});
     const memory::desc c({problem.m, problem.n}, memory::data_type::f32, {problem.ldc, 1});
 #if DNNL_VERSION_MAJOR >= 3
@@ -57,7 +68,7 @@ bool RunBf16(const GemmProblem& problem) {
   return true;
 }
 
-void RunFp32(const GemmProblem& problem) {
+void RunOpenBlas(const GemmProblem& problem) {
   const auto m = static_cast<blasint>(problem.m);
   const auto n = static_cast<blasint>(problem.n);
   const auto k = static_cast<blasint>(problem.k);
@@ -78,8 +89,9 @@ void RunFp32(const GemmProblem& problem) {
 }  // namespace
 
 bool RunGemm(const GemmProblem& problem) {
-  if (problem.bf16) return RunBf16(problem);
-  RunFp32(problem);
+  static const bool openblas = OpenBlasKnowsProcessor();
+  if (problem.bf16 || !openblas) return RunOneDnn(problem);
+  RunOpenBlas(problem);
   return true;
 }
 
