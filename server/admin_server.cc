@@ -26,6 +26,7 @@ namespace {
 
 // Short answers fit into a socket's buffer: their threads never wait for a peer.
 constexpr int kShortAnswerThreads = 2;
+constexpr int kBacklog = 128;
 constexpr int kSendBufferBytes = 512 * 1024;
 constexpr std::chrono::milliseconds kRebindInterval{100};
 constexpr std::chrono::milliseconds kStopInterval{1};
@@ -132,6 +133,7 @@ struct AdminServer::Impl final : httplib::Server {
   bool process_and_close_socket(socket_t socket) override;
   absl::Status Open();
   void Serve(int socket, HttpLobby::TimePoint deadline);
+  void LengthenBacklog();
   void AcceptUntilStopped();
   void StopAccepting();
 
@@ -197,9 +199,15 @@ absl::Status AdminServer::Impl::Open() {
                                                ": ", BindFailure(address)));
   }
   address.port = port;
+  LengthenBacklog();
   if (absl::Status status = lobby.Start(); !status.ok()) return status;
   accept_thread = std::thread([this] { AcceptUntilStopped(); });
   return absl::OkStatus();
+}
+
+// The library's is 5: the sixth peer that connects at once would try again after a second.
+void AdminServer::Impl::LengthenBacklog() {
+  if (svr_sock_ != INVALID_SOCKET) ::listen(svr_sock_, kBacklog);
 }
 
 void AdminServer::Impl::AcceptUntilStopped() {
@@ -214,6 +222,7 @@ void AdminServer::Impl::AcceptUntilStopped() {
     while (!stopping.load() && !bind_to_port(address.host, address.port)) {
       std::this_thread::sleep_for(kRebindInterval);
     }
+    LengthenBacklog();
   }
   accept_ended.store(true);
 }

@@ -328,12 +328,14 @@ TEST_F(AdminServerTest, ServesMoreConnectionsThanThreadsAndQueueOnceSilentOnesAr
 TEST_F(AdminServerTest, HalfOpenConnectionsDelayNobody) {
   Start(milliseconds(60'000), /*num_threads=*/1);
   std::vector<std::unique_ptr<RawConnection>> half_open;
+  const auto connect = steady_clock::now();
   for (int i = 0; i < 50; ++i) {
     half_open.push_back(std::make_unique<RawConnection>(server_->port()));
     if (i % 2 == 0) {
       EXPECT_TRUE(half_open.back()->Send("GET /healthz HTTP/1.1\r\nHost: x"));
     }
   }
+  EXPECT_LT(steady_clock::now() - connect, milliseconds(1000)) << "a SYN was sent twice";
   for (int i = 0; i < 10; ++i) {
     const auto start = steady_clock::now();
     EXPECT_EQ(Client().Get("/healthz")->status, 200);
