@@ -4,7 +4,7 @@
 #
 #   scripts/setup.sh [--lint] [--fuzz] [--capture] [--bare] [--operate] [--browser]
 #     (none)     compiler, CMake, libraries: enough to build and run everything
-#     --lint     clang-format and clang-tidy 14, shellcheck, codespell
+#     --lint     clang, clang-format and clang-tidy 14, shellcheck, codespell
 #     --fuzz     clang 14 with libFuzzer, for scripts/fuzz.sh
 #     --capture  Python virtual environments, for scripts/capture_qkv.py
 #     --bare     debootstrap, for scripts/bare_system_test.sh
@@ -27,7 +27,7 @@ packages=(
 if [[ -e /proc/driver/nvidia/version ]]; then packages+=(python3-venv); fi  # for scripts/cuda_toolkit.sh
 for argument in "$@"; do
   case "$argument" in
-    --lint) packages+=(clang-format-14 clang-tidy-14 shellcheck codespell) ;;
+    --lint) packages+=(clang-14 clang-format-14 clang-tidy-14 shellcheck codespell) ;;
     --fuzz) packages+=(clang-14 libclang-rt-14-dev) ;;
     --capture) packages+=(python3-venv) ;;
     --bare) packages+=(debootstrap) ;;

@@ -4,9 +4,12 @@
 import pathlib
 import shutil
 import subprocess
+import sys
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "scripts"))
+import thread_safety  # noqa: E402  pylint: disable=wrong-import-position
 CANARY = ROOT / "tests/repository/violations/canary.cc"
 
 
@@ -31,6 +34,13 @@ class CanaryTest(unittest.TestCase):
     def test_clang_tidy_accepts_the_tree_style(self):
         done = run("clang-tidy-14", "--quiet", str(ROOT / "tests/repository/violations/clean.cc"), "--", "-std=c++20")
         self.assertEqual((0, ""), (done.returncode, done.stdout))
+
+    @unittest.skipUnless(shutil.which("clang++-14"), "clang++-14 is not installed (scripts/setup.sh --lint)")
+    def test_thread_safety_analysis_fires_on_the_unlocked_read_alone(self):
+        ok, output = thread_safety.check("clang++-14", CANARY.with_name("unlocked.cc"), ["-I.", "-std=c++20"])
+        self.assertFalse(ok)
+        self.assertEqual(1, output.count("error:"), output)
+        self.assertIn("unlocked.cc:12", output)
 
     @unittest.skipUnless(shutil.which("clang-format-14"), "clang-format-14 is not installed (scripts/setup.sh --lint)")
     def test_clang_format_fires(self):
