@@ -1,5 +1,10 @@
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
+#include <string>
+#include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "client/attention_client.h"
@@ -47,6 +52,26 @@ absl::StatusOr<v1::GetServerInfoResponse> AskServer(const CommonOptions& common)
                                                common.connect_timeout_seconds, " s"));
   }
   return client.GetServerInfo({.timeout = Seconds(common.connect_timeout_seconds)});
+}
+
+absl::Status CheckReportPath(const CommonOptions& common) {
+  if (common.json_path.empty()) return absl::OkStatus();
+  const std::filesystem::path path(common.json_path);
+  const auto folder = path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
+  std::error_code error;
+  std::string why;
+  if (std::filesystem::is_directory(path, error)) {
+    why = "a folder";
+  } else if (!std::filesystem::is_directory(folder, error)) {
+    why = absl::StrCat("no folder ", folder.string());
+  } else {
+    const bool exists = access(path.c_str(), F_OK) == 0;
+    const int allowed = exists ? access(path.c_str(), W_OK) : access(folder.c_str(), W_OK | X_OK);
+    if (allowed != 0) why = "not permitted";
+  }
+  if (why.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--json: cannot write ", common.json_path, ": ", why));
 }
 
 bool WriteJson(const CommonOptions& common, const nlohmann::json& report) {

@@ -79,6 +79,8 @@ absl::StatusOr<FloorResult> MeasureFloor(const CommonOptions& common, const Scen
                                          double seconds);
 // Waits for a connection and asks the server what it is; the status says what is wrong.
 absl::StatusOr<v1::GetServerInfoResponse> AskServer(const CommonOptions& common);
+// Whether the file that --json names can be written: told before a run, not after it.
+absl::Status CheckReportPath(const CommonOptions& common);
 // Writes the report where --json asks for one, and names the file on standard output.
 bool WriteJson(const CommonOptions& common, const nlohmann::json& report);
 // Draws "[#####     ]  51 %  1234 ok, 2 failed, 8 in flight" on standard error, over the last one.

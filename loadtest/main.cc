@@ -199,6 +199,9 @@ int RunSelected(Flags& flags, const CLI::App& run, const CLI::App& replay, const
                                    : "kind=attend,tokens=1024,heads=8,head_dim=64,type=fp32";
   const auto scenarios = ReadAll(flags.scenarios, fallback);
   if (!scenarios.ok()) return Fail(scenarios.status(), kExitUsage);
+  if (absl::Status status = CheckReportPath(flags.common); !status.ok()) {
+    return Fail(status, kExitUsage);
+  }
   if (run.parsed()) {
     if (scenarios->size() != 1) {
       return Fail(absl::InvalidArgumentError("run takes one scenario"), kExitUsage);

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "server/cpu_workspace.h"
 #include "server/page_copy.h"
 #include "server/page_pool.h"
 
@@ -139,6 +140,7 @@ absl::StatusOr<std::unique_ptr<CpuBackend>> CpuBackend::Create(const ServerConfi
   limits.memory_bytes = static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) *
                         static_cast<std::uint64_t>(sysconf(_SC_PAGE_SIZE));
   limits.workspace_bytes = config.workspace_bytes;
+  if (absl::Status status = CheckWorkspace(config, limits.device); !status.ok()) return status;
   limits.pool = (*pool)->data();
   limits.pool_bytes = config.cache_bytes;
   std::unique_ptr<Pool> host_pool;

@@ -105,6 +105,15 @@ absl::StatusOr<DeviceChoice> ChooseGpu(const std::string& kernel_arch, const Gpu
   return choice;
 }
 
+// Whoever names kernels of a GPU expects one.
+DeviceChoice OnTheCpu(const std::string& kernel_arch, const std::string& why, DeviceChoice cpu) {
+  cpu.notice = absl::StrCat("kernels run on the CPU: ", why);
+  if (kernel_arch == "auto") return cpu;
+  absl::StrAppend(&cpu.notice, "; --kernel_arch=", kernel_arch, " has no effect");
+  cpu.notice_is_error = true;
+  return cpu;
+}
+
 }  // namespace
 
 std::vector<int> CompiledArchitectures(std::span<const kernels::KernelRow> table) {
@@ -134,7 +143,11 @@ absl::StatusOr<DeviceChoice> ChooseDevice(const std::string& device, const std::
                                           const CudaFacts& facts,
                                           const std::vector<int>& architectures) {
   DeviceChoice cpu;
-  if (device == "cpu") return cpu;
+  if (device == "cpu") {
+    if (kernel_arch == "auto") return cpu;
+    return absl::FailedPreconditionError(absl::StrCat("--kernel_arch: got '", kernel_arch,
+                                                      "': kernels of a GPU, and --device is cpu"));
+  }
   const std::string why_none = WhyNoCuda(facts);
   if (device != "auto") {
     if (!why_none.empty()) return ForDevice(device, why_none);
@@ -148,15 +161,13 @@ absl::StatusOr<DeviceChoice> ChooseDevice(const std::string& device, const std::
         device, absl::StrCat("this machine has ", facts.gpus.size(), " GPUs, counted from cuda:0"));
   }
   if (!why_none.empty()) {
-    cpu.notice = absl::StrCat("kernels run on the CPU: ", why_none);
     cpu.notice_is_error = NeedsMending(facts);
-    return cpu;
+    return OnTheCpu(kernel_arch, why_none, cpu);
   }
   for (const GpuFacts& gpu : facts.gpus) {
     if (WhyNotGpu(gpu).empty()) return ChooseGpu(kernel_arch, gpu, architectures);
   }
-  cpu.notice = absl::StrCat("kernels run on the CPU: ", WhyNotGpu(facts.gpus.front()));
-  return cpu;
+  return OnTheCpu(kernel_arch, WhyNotGpu(facts.gpus.front()), cpu);
 }
 
 }  // namespace attnd

@@ -45,6 +45,19 @@ TEST_F(AttnloadE2eTest, AClosedLoopOfAttendIsMeasuredBesideItsFloor) {
       << "the report's path is printed";
 }
 
+TEST_F(AttnloadE2eTest, AReportThatCannotBeWrittenIsToldBeforeTheRun) {
+  for (const std::string& path :
+       {std::string("/no/such/folder/report.json"), std::string("/proc")}) {
+    const ProgramResult result =
+        RunProgram(ATTND_ATTNLOAD,
+                   "run --server " + local_.server->address() + " --duration 60 --json " + path);
+    EXPECT_EQ(result.exit_code, 2) << result.output;
+    EXPECT_NE(result.errors.find("--json: cannot write " + path), std::string::npos)
+        << result.errors;
+  }
+  EXPECT_EQ(local_.backend.batches(), 0);
+}
+
 TEST_F(AttnloadE2eTest, AnOpenLoopOfDecodeStreamsKeepsItsRate) {
   const ProgramResult result =
       Run("run",

@@ -39,7 +39,7 @@ STATIONS = [
                     "sequence_operations", "work_item"]),
     ("policy", ["batch_policy", "admission", "sequence_store", "sequence_leases", "sequence_pages", "sequence_shape", "sequence_state",
                 "host_cache"]),
-    ("backend", ["cpu_backend", "cpu_staging", "cpu_self_test",
+    ("backend", ["cpu_backend", "cpu_staging", "cpu_self_test", "cpu_workspace",
                  "cuda_device", "no_cuda_device", "cuda_backend", "cuda_self_test", "cuda_flight", "cuda_staging", "cuda_layout",
                  "cuda_memory", "page_copy"]),
     ("backend interface", ["attention_backend"]),

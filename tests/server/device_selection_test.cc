@@ -50,6 +50,17 @@ TEST(DeviceSelectionTest, CpuNeedsNoFacts) {
   EXPECT_EQ(choice->notice, "");
 }
 
+TEST(DeviceSelectionTest, KernelsOfAGpuAreNeverSilentlyIgnored) {
+  const auto refused = Choose("cpu", {}, "sm75");
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("--kernel_arch: got 'sm75'"));
+  const auto ignored = Choose("auto", {}, "sm75");
+  ASSERT_TRUE(ignored.ok());
+  EXPECT_FALSE(ignored->cuda);
+  EXPECT_THAT(ignored->notice, HasSubstr("--kernel_arch=sm75 has no effect"));
+  EXPECT_TRUE(ignored->notice_is_error);
+}
+
 TEST(DeviceSelectionTest, AutoTakesTheFirstGpuThatCanRunTheKernels) {
   const auto choice =
       Choose("auto", Machine({Gpu(0, 61, "Tesla P4"), Gpu(1, 75, "Tesla T4"), Gpu(2, 90, "H200")}));
