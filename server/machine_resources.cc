@@ -21,6 +21,8 @@ namespace {
 
 constexpr std::int64_t kDefaultMaxCacheBytes = std::int64_t{4} << 30;
 constexpr std::int64_t kSlabBytes = std::int64_t{2} << 20;
+// Calls of one connection: half of what may wait.
+constexpr int kLeastStreams = 16, kMostStreams = 4096;
 constexpr std::int64_t kDefaultMemoryShare = 4;  // a quarter
 constexpr int kDefaultMaxConnections = 16'384;
 // Descriptors of everything but connections to the gRPC port: about 15, and up to 70 of the admin
@@ -167,6 +169,10 @@ absl::StatusOr<ServerConfig> ResolveDefaults(ServerConfig config,
     config.cache_bytes = std::max(kSlabBytes, bytes / kSlabBytes * kSlabBytes);
   }
   if (config.workspace_bytes == 0) config.workspace_bytes = std::max(kSlabBytes, share);
+  if (config.max_concurrent_streams == 0) {
+    config.max_concurrent_streams =
+        std::clamp(config.max_queue_requests / 2, kLeastStreams, kMostStreams);
+  }
   if (absl::Status status = ResolveMaxConnections(resources.max_open_files, config.max_connections);
       !status.ok()) {
     return status;

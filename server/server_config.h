@@ -66,8 +66,8 @@ struct ServerConfig {
 
   // Transport.
   std::int64_t max_message_bytes = std::int64_t{256} << 20;
-  int max_connections = 0;            // to the gRPC port; 0: what the limit of open files leaves
-  int max_concurrent_streams = 4096;  // per connection
+  int max_connections = 0;         // to the gRPC port; 0: what the limit of open files leaves
+  int max_concurrent_streams = 0;  // per connection; 0: by max_queue_requests
   int max_header_bytes = 16 * 1024;
   int max_unary_in_flight = 0;  // concurrent Attend and Decode calls; 0: bounded by the queue alone
 

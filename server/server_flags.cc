@@ -154,8 +154,11 @@ const ServerFlag kFlags[] = {
         "max_connections", kTransport, &Config::max_connections, 0, 1'000'000,
         "Most connections to the gRPC port; further ones are closed at once. 0: what the limit of "
         "open files (ulimit -n) leaves, at most 16384."),
-    Count("max_concurrent_streams", kTransport, &Config::max_concurrent_streams, 1, 1'000'000,
-          "Most calls in flight on one connection."),
+    Count(
+        "max_concurrent_streams", kTransport, &Config::max_concurrent_streams, 0, 1'000'000,
+        "Most calls in flight on one connection: that many messages of it may be in memory before "
+        "the queue can refuse one. Further ones wait on the client. 0: half of max_queue_requests, "
+        "16 to 4096."),
     Bytes("max_header_bytes", kTransport, &Config::max_header_bytes, 1024, 1024 * 1024,
           "Largest metadata of a call."),
     Count("max_unary_in_flight", kTransport, &Config::max_unary_in_flight, 0, 10'000'000,

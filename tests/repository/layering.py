@@ -32,7 +32,7 @@ STATIONS = [
     ("rpc", ["attention_service", "attention_call", "decode_stream", "sequence_calls", "control_call", "inline_reactor", "service_state",
              "server_info", "health_service", "reflection_service", "open_streams"]),
     ("operation", ["admin_server", "http_connection", "http_lobby", "status_page", "status_board", "status_report", "status_history", "status_totals",
-                   "connection_acceptor", "open_connections", "watchdog", "request_log", "library_logs"]),
+                   "connection_acceptor", "open_connections", "watchdog", "quiet_time", "freed_memory", "allocator_settings", "request_log", "library_logs"]),
     ("wire", ["request_validation", "tensor_validation", "option_validation", "sequence_validation", "unknown_fields",
               "attention_wire", "wire_types", "reply_encoder", "wire_reader", "status_conversion"]),
     ("scheduling", ["scheduler", "scheduler_impl", "request_admission", "batch_launch", "completion", "outbox", "ready_queue",

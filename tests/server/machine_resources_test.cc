@@ -122,6 +122,20 @@ TEST(ResolveDefaultsTest, CacheIsAWholeNumberOfSlabs) {
   EXPECT_EQ(ResolveDefaults({}, {4 * kMiB, 1})->cache_bytes, 2 * kMiB);
 }
 
+TEST(ResolveDefaultsTest, StreamsOfAConnectionFollowTheQueue) {
+  ServerConfig config;
+  const auto streams = [&config](int queue) {
+    config.max_queue_requests = queue;
+    return ResolveDefaults(config, {kGiB, 1})->max_concurrent_streams;
+  };
+  EXPECT_EQ(streams(4096), 2048);
+  EXPECT_EQ(streams(10'000'000), 4096);
+  EXPECT_EQ(streams(64), 32);
+  EXPECT_EQ(streams(1), 16);
+  config.max_concurrent_streams = 7;
+  EXPECT_EQ(streams(64), 7);
+}
+
 TEST(ResolveDefaultsTest, KeepsExplicitValues) {
   ServerConfig config;
   config.cache_bytes = 64 * kMiB;
