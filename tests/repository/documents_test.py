@@ -96,7 +96,10 @@ class DocumentsTest(unittest.TestCase):
         for document in documents(ROOT):
             for name, arguments in commands(document.read_text(encoding="utf-8")):
                 subcommand = [word for word in arguments[:1] if re.fullmatch(r"[a-z]+", word)]
-                known = help_of(name) + (help_of(name, *subcommand) if subcommand else "")
+                nested = [word for word in arguments[1:2] if re.fullmatch(r"[a-z]+", word)]
+                if subcommand and nested and re.search(rf"(?m)^  {nested[0]} ", help_of(name, *subcommand)):
+                    subcommand += nested
+                known = "".join(help_of(name, *subcommand[:depth]) for depth in range(len(subcommand) + 1))
                 place = f"{document.name}: {name} {' '.join(arguments)}"
                 for word in subcommand:
                     self.assertRegex(known, rf"\b{word}\b", place)
