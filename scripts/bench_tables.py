@@ -64,6 +64,10 @@ def times(value):
     return "-" if value is None else f"{value:.2f}x"
 
 
+def megabytes(value):
+    return f"{value / 1e6:,.1f}"
+
+
 def mib(value):
     return "-" if value is None else f"{value / 2**20:.1f}"
 
@@ -107,6 +111,12 @@ COLUMNS = {
     "peer": ("peer", lambda line: line.get("peer", "-")),
     "peer_ms": ("peer ms", lambda line: number(line.get("peer_ms"))),
     "over_peer": ("over peer", lambda line: times(ratio(line, "peer_ms"))),
+    # Of scripts/check_hbm_model.sh.
+    "read_model": ("read, model MB", lambda line: megabytes(line["model_read_bytes"])),
+    "read_counted": ("read, counted MB", lambda line: megabytes(line["counted_read_bytes"])),
+    "write_model": ("written, model MB", lambda line: megabytes(line["model_write_bytes"])),
+    "write_counted": ("written, counted MB", lambda line: megabytes(line["counted_write_bytes"])),
+    "total_over_model": ("counted over model", lambda line: f"{line['total_over_model']:.3f}"),
     "memory": ("extra MiB (naive)",
                lambda line: f"{mib(line.get('workspace_bytes'))} ({mib(line.get('naive_workspace_bytes'))})"),
 }

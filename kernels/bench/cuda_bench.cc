@@ -17,6 +17,7 @@
 #include "kernels/bench/bench_report.h"
 #include "kernels/bench/build_commit.h"
 #include "kernels/bench/cuda_bench_problem.h"
+#include "kernels/bench/cuda_traffic.h"
 
 namespace attnd::kernels::bench {
 namespace {
@@ -281,6 +282,7 @@ void Print(const Json& line) {
 }  // namespace
 
 int RunCudaBench(const CudaBenchOptions& options) {
+  if (options.traffic) return RunCudaTraffic(options);
   std::vector<CudaBenchCase> cases;
   for (const CudaBenchCase& bench_case : AllCudaCases()) {
     if (std::regex_search(bench_case.Name(), std::regex(options.filter)))

@@ -9,7 +9,7 @@ namespace attnd::kernels::bench {
 
 struct CudaBenchOptions {
   std::string filter, json_file, python, peer_script, command;
-  bool peers = false, list = false, ceilings_only = false;
+  bool peers = false, list = false, ceilings_only = false, traffic = false;
   double ceiling_seconds = 0.5;
   MeasureOptions measure;
 };

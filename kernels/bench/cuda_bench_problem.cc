@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <numeric>
 #include <random>
 #include <stdexcept>
@@ -13,34 +14,34 @@ namespace attnd::kernels::bench {
 namespace {
 
 constexpr double kBeyondL2 = 400e6;  // bytes; several times the largest L2
-constexpr int kMaxSets = 8;
 constexpr int kSampleRows = 4;
 
 // Uniform values of variance 1, as normalised activations have; a prime number of them, so that
 // repetitions do not line up with rows.
-const std::vector<std::uint16_t>& RandomBlock(DataType type) {
+const std::vector<std::byte>& RandomBlock(DataType type) {
   static const auto make = [](DataType of) {
-    std::vector<std::uint16_t> block(8388593);
+    constexpr std::int64_t kElements = 8388593;
+    std::vector<std::byte> block(static_cast<std::size_t>(kElements * ElementBytes(of)));
     std::uint64_t state = 0x9E3779B97F4A7C15U;
-    for (std::size_t i = 0; i < block.size(); ++i) {
+    for (std::int64_t i = 0; i < kElements; ++i) {
       state ^= state << 13U;
       state ^= state >> 7U;
       state ^= state << 17U;
       const auto unit = static_cast<float>(state >> 40U) * 0x1p-24F;
-      StoreElement(block.data(), of, static_cast<std::int64_t>(i), (2 * unit - 1) * 1.7320508F);
+      StoreElement(block.data(), of, i, (2 * unit - 1) * 1.7320508F);
     }
     return block;
   };
-  static const std::vector<std::uint16_t> fp16 = make(DataType::kFp16);
-  static const std::vector<std::uint16_t> bf16 = make(DataType::kBf16);
-  return type == DataType::kFp16 ? fp16 : bf16;
+  static std::map<DataType, std::vector<std::byte>> blocks;
+  std::vector<std::byte>& block = blocks[type];
+  if (block.empty()) block = make(type);
+  return block;
 }
 
 DeviceBytes RandomTensor(DataType type, std::int64_t bytes) {
   DeviceBytes tensor = AllocateDevice(bytes);
-  const std::vector<std::uint16_t>& block = RandomBlock(type);
-  const auto block_bytes = static_cast<std::int64_t>(block.size() * 2);
-  std::int64_t done = std::min(block_bytes, bytes);
+  const std::vector<std::byte>& block = RandomBlock(type);
+  std::int64_t done = std::min(static_cast<std::int64_t>(block.size()), bytes);
   CheckCuda(cudaMemcpy(tensor.get(), block.data(), static_cast<std::size_t>(done),
                        cudaMemcpyHostToDevice),
             "copy of random values");
@@ -84,13 +85,14 @@ DeviceLimits CurrentCard() {
   return limits;
 }
 
-CudaBenchProblem::CudaBenchProblem(const CudaBenchCase& bench_case) : case_(bench_case) {
+CudaBenchProblem::CudaBenchProblem(const CudaBenchCase& bench_case, int max_sets)
+    : case_(bench_case) {
   const BenchCase& shape = case_.shape;
   const double bytes =
-      2.0 * shape.num_sequences *
+      static_cast<double>(ElementBytes(shape.data_type)) * shape.num_sequences *
       (2.0 * shape.kv_length * shape.num_kv_heads + 1.0 * shape.query_length * shape.num_heads) *
       shape.head_dim;
-  const int sets = std::clamp(static_cast<int>(kBeyondL2 / bytes) + 1, 1, kMaxSets);
+  const int sets = std::clamp(static_cast<int>(kBeyondL2 / bytes) + 1, 1, max_sets);
   for (int i = 0; i < sets; ++i) sets_.push_back(MakeSet(i));
   for (Set& set : sets_) set.params.sequences = set.sequences.data();
 }
@@ -122,8 +124,9 @@ CudaBenchProblem::Set CudaBenchProblem::MakeSet(int index) const {
   const BenchCase& shape = case_.shape;
   const std::int64_t q_row = std::int64_t{shape.num_heads} * shape.head_dim;
   const std::int64_t kv_row = std::int64_t{shape.num_kv_heads} * shape.head_dim;
-  const std::int64_t q_bytes = 2 * shape.query_length * q_row;
-  const std::int64_t kv_bytes = 2 * shape.kv_length * kv_row;
+  const std::int64_t element = ElementBytes(shape.data_type);
+  const std::int64_t q_bytes = element * shape.query_length * q_row;
+  const std::int64_t kv_bytes = element * shape.kv_length * kv_row;
   Set set;
   AttentionParams& params = set.params;
   params.data_type = params.kv_data_type = shape.data_type;
@@ -172,19 +175,22 @@ double CudaBenchProblem::Error() const {
   const BenchCase& shape = case_.shape;
   const std::int64_t rows = std::min(kSampleRows, shape.query_length);
   const std::int64_t q_row = std::int64_t{shape.num_heads} * shape.head_dim;
-  const DeviceBytes exact = AllocateDevice(2 * rows * q_row * 2);
+  const std::int64_t element = ElementBytes(shape.data_type);
+  const std::int64_t values = 2 * rows * q_row;
+  const DeviceBytes exact = AllocateDevice(values * element);
   std::vector<AttentionSequence> sample = {sets_[0].sequences.front(), sets_[0].sequences.back()};
-  std::vector<std::uint16_t> got(static_cast<std::size_t>(2 * rows * q_row));
-  std::vector<std::uint16_t> expected(got.size());
+  std::vector<std::byte> got(static_cast<std::size_t>(values * element));
+  std::vector<std::byte> expected(got.size());
   for (std::size_t i = 0; i < sample.size(); ++i) {
     AttentionSequence& sequence = sample[i];
-    const std::int64_t skipped = (shape.query_length - rows) * q_row * 2;
-    CheckCuda(cudaMemcpy(got.data() + static_cast<std::int64_t>(i) * rows * q_row,
-                         static_cast<const std::byte*>(sequence.o) + skipped,
-                         static_cast<std::size_t>(rows * q_row * 2), cudaMemcpyDeviceToHost),
+    const std::int64_t skipped = (shape.query_length - rows) * q_row * element;
+    const std::int64_t sample_bytes = rows * q_row * element;
+    const std::int64_t place = static_cast<std::int64_t>(i) * sample_bytes;
+    CheckCuda(cudaMemcpy(got.data() + place, static_cast<const std::byte*>(sequence.o) + skipped,
+                         static_cast<std::size_t>(sample_bytes), cudaMemcpyDeviceToHost),
               "copy of the output");
     sequence.q = static_cast<const std::byte*>(sequence.q) + skipped;
-    sequence.o = exact.get() + static_cast<std::int64_t>(i) * rows * q_row * 2;
+    sequence.o = exact.get() + place;
     sequence.query_length = static_cast<std::int32_t>(rows);
     sequence.query_position = shape.kv_length - rows;
   }
@@ -199,14 +205,13 @@ double CudaBenchProblem::Error() const {
       RunCudaAttention(*row, params, limits, {}, nullptr).status != LaunchStatus::kOk) {
     throw std::runtime_error("the exact row failed");
   }
-  CheckCuda(cudaMemcpy(expected.data(), exact.get(), expected.size() * 2, cudaMemcpyDeviceToHost),
+  CheckCuda(cudaMemcpy(expected.data(), exact.get(), expected.size(), cudaMemcpyDeviceToHost),
             "copy of the exact output");
   double difference = 0;
   double norm = 0;
-  for (std::size_t i = 0; i < got.size(); ++i) {
-    const double is = LoadElement(got.data(), shape.data_type, static_cast<std::int64_t>(i));
-    const double wanted =
-        LoadElement(expected.data(), shape.data_type, static_cast<std::int64_t>(i));
+  for (std::int64_t i = 0; i < values; ++i) {
+    const double is = LoadElement(got.data(), shape.data_type, i);
+    const double wanted = LoadElement(expected.data(), shape.data_type, i);
     difference += (is - wanted) * (is - wanted);
     norm += wanted * wanted;
   }
@@ -215,7 +220,14 @@ double CudaBenchProblem::Error() const {
 }
 
 double CudaBenchProblem::Tolerance() const {
-  return case_.shape.data_type == DataType::kFp16 ? 1e-3 : 8e-3;
+  switch (case_.shape.data_type) {
+    case DataType::kFp32:
+      return 1e-5;
+    case DataType::kFp16:
+      return 1e-3;
+    default:
+      return 8e-3;
+  }
 }
 
 }  // namespace attnd::kernels::bench

@@ -24,7 +24,9 @@ DeviceLimits CurrentCard();
 
 class CudaBenchProblem {
  public:
-  explicit CudaBenchProblem(const CudaBenchCase& bench_case);
+  // max_sets: no more input sets than this.
+  explicit CudaBenchProblem(const CudaBenchCase& bench_case, int max_sets = kMaxSets);
+  static constexpr int kMaxSets = 8;
   int num_sets() const { return static_cast<int>(sets_.size()); }
   const AttentionParams& params(int set) const {
     return sets_[static_cast<std::size_t>(set)].params;

@@ -33,6 +33,7 @@ struct Options {
   bool ceilings_only = false;
   bool list = false;
   bool peers = false;
+  bool traffic = false;
   double ceiling_seconds = 0.5;
   double naive_gib = 4;
   MeasureOptions measure;
@@ -54,6 +55,9 @@ void AddFlags(CLI::App& app, Options& options) {
   app.add_option("--json", options.json_file,
                  "Write one JSON line a kernel and case to this file; the first line is the run");
   app.add_flag("--peers", options.peers, "Time PyTorch's attention in the same run");
+  app.add_flag("--traffic", options.traffic,
+               "CUDA: launch every row once on a grid of shapes and write the bytes of the cost "
+               "model (scripts/check_hbm_model.sh)");
   app.add_option("--python", options.python, "Python that has torch")->capture_default_str();
   app.add_option("--peer_script", options.peer_script,
                  "The peer's script; unset: the device's own in the source tree");
@@ -124,7 +128,7 @@ int Main(int argc, char** argv) {
   if (options.device == "cuda") {
     return RunCudaBench({options.filter, options.json_file, options.python, options.peer_script,
                          Command(argc, argv), options.peers, options.list, options.ceilings_only,
-                         options.ceiling_seconds, options.measure});
+                         options.traffic, options.ceiling_seconds, options.measure});
   }
   options.measure.ceiling_seconds = options.ceiling_seconds / 10;
   options.measure.max_naive_bytes = static_cast<std::int64_t>(options.naive_gib * (1 << 30));
