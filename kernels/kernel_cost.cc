@@ -13,10 +13,6 @@ namespace {
 // K and V of one KV head stay in the second-level cache between query tiles up to this size (1 MiB
 // a core is the smallest one among AVX-512 servers).
 constexpr double kCachedHeadBytes = 1 << 20;
-// On a CUDA device the query tiles of a head run side by side and meet in the L2, whose smallest
-// one among the supported cards (T4) holds 4 MiB: twice that, as they drift apart by less than the
-// half.
-constexpr double kCachedHeadBytesCuda = 8 << 20;
 
 struct SequenceBytes {
   double q = 0, kv = 0, bias = 0, page_table = 0;  // each operand once, read
@@ -75,14 +71,16 @@ void AddNaiveTraffic(const KernelRow& row, const AttentionParams& params,
       bytes.o + bytes.lse + kv_written + regrouped + rectangle * (4 + probability_bytes);
 }
 
-// Query tiles pass over K and V one after the other; heads that no cache holds are read again.
+// Query tiles pass over K and V one after the other; heads that no cache holds are read again. On a
+// CUDA device they run side by side: what is read again there depends on the plan
+// (cuda/prefill_traffic.h), which adds it.
 void AddTiledTraffic(const KernelRow& row, const AttentionParams& params,
                      const AttentionSequence& sequence, const SequenceWork& work,
                      const SequenceBytes& bytes, int tile_rows, KernelCost& cost) {
-  const double cached = row.device == DeviceKind::kCuda ? kCachedHeadBytesCuda : kCachedHeadBytes;
   const double kv = KvBytes(params, sequence, work.visible_keys.size());
   double passes = 1;
-  if (kv / params.num_kv_heads > cached && sequence.query_length > tile_rows) {
+  if (row.device != DeviceKind::kCuda && kv / params.num_kv_heads > kCachedHeadBytes &&
+      sequence.query_length > tile_rows) {
     // Rows x keys that the tiles visit, over the keys there are: the mean number of visits.
     passes = static_cast<double>(work.visible_pairs) / tile_rows /
              static_cast<double>(work.visible_keys.size());

@@ -50,6 +50,7 @@ target_sources(attnd_kernels PRIVATE
   cuda/decode_plan.cc
   cuda/page_pool.cc
   cuda/prefill_plan.cc
+  cuda/prefill_traffic.cc
   cuda/prepare_kernel.cc
   naive/cublas_library.cc
   naive/naive.cc

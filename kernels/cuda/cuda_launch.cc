@@ -93,6 +93,8 @@ CudaLaunchParams MakeParams(const CudaPlanDetail& detail, std::byte* workspace) 
   params.decode_plans = At<const DecodeSequencePlan>(workspace, at.decode_plans);
   params.num_tasks =
       static_cast<std::int32_t>(std::max(detail.prefill_tasks.size(), detail.decode.tasks.size()));
+  params.tail_heads = detail.tail_heads;
+  params.tail_order = At<const std::int32_t>(workspace, at.tail_order);
   params.max_query_rows = detail.decode.max_query_rows;
   params.max_splits = std::max(detail.decode.max_splits, 1);
   params.partial_o = At<float>(workspace, at.partial_o);
@@ -183,6 +185,7 @@ void EncodeCudaAttention(const CudaPlan& plan, const AttentionParams& params, st
   Put(upload, at.decode_tasks, detail.decode.tasks);
   Put(upload, at.decode_plans, detail.decode.sequences);
   Put(upload, at.jobs, jobs);
+  Put(upload, at.tail_order, detail.tail_order);
 }
 
 LaunchStatus LaunchCudaAttention(const CudaPlan& plan, std::byte* workspace, CudaStream stream) {

@@ -28,7 +28,7 @@ struct PagePool {
 };
 PagePool MakePagePool(const AttentionParams& params);
 
-// A prefill CTA's work: one tile of query rows of one sequence; the head is blockIdx.y.
+// A prefill CTA's work: one tile of query rows of one sequence, for one head.
 struct PrefillTask {
   std::int32_t sequence = 0;
   std::int32_t query_tile = 0;
@@ -57,6 +57,8 @@ struct CudaLaunchParams {
   const DecodeTask* decode_tasks = nullptr;
   const DecodeSequencePlan* decode_plans = nullptr;  // one a sequence
   std::int32_t num_tasks = 0;
+  std::int32_t tail_heads = 1;               // prefill: PrefillPlan
+  const std::int32_t* tail_order = nullptr;  // prefill: PrefillPlan
   std::int32_t max_query_rows = 0;  // decode: the largest query_length * group of the batch
   std::int32_t max_splits = 1;
   float* partial_o = nullptr;       // [split][query token][head][head_dim], FP32

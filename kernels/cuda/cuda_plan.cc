@@ -3,16 +3,20 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 #include "kernels/any/convert.h"
 #include "kernels/cuda/prefill_plan.h"
+#include "kernels/cuda/prefill_traffic.h"
 #include "kernels/kernel_cost.h"
 
 namespace attnd::kernels {
 namespace {
 
 constexpr std::int64_t kBoundary = 256;
+// CTAs that a multiprocessor runs at a time, about, for the cost model.
+constexpr int kResidentCtas = 2;
 // gridDim.y of the rows whose grid has a column a head.
 constexpr int kMaxHeads = 65535;
 
@@ -50,6 +54,17 @@ class Layout {
   std::int64_t end_ = 0;
 };
 
+// Second-level cache of the cards of a compute capability (T4, A100, A10, L4, H200), half of which
+// is counted on: the two halves of a large one may hold the same line, and q and o pass through it.
+double CacheBytes(int compute_capability) {
+  const double mib = compute_capability >= 90   ? 60
+                     : compute_capability == 89 ? 48
+                     : compute_capability == 86 ? 6
+                     : compute_capability >= 80 ? 40
+                                                : 4;
+  return mib * 1048576 / 2;
+}
+
 void LayOutWorkspace(CudaPlanDetail& detail) {
   Layout layout;
   WorkspaceLayout& at = detail.layout;
@@ -60,6 +75,7 @@ void LayOutWorkspace(CudaPlanDetail& detail) {
   at.decode_plans = layout.Take(detail.decode.sequences);
   at.jobs = layout.Take(static_cast<std::int64_t>((detail.inputs.size() + detail.outputs.size()) *
                                                   sizeof(any::ConvertJob)));
+  at.tail_order = layout.Take(detail.tail_order);
   at.status = layout.Take(sizeof(CudaLaunchStatus));
   at.flags = layout.Take(detail.flag_words * 4);
   at.upload_end = layout.end();
@@ -170,7 +186,18 @@ CudaPlan PlanCudaAttention(const KernelRow& row, const AttentionParams& params,
   } else if (cuda_row->operation == Operation::kNaive) {
     detail->naive = naive::PlanNaive(params);
   } else {
-    detail->prefill_tasks = PlanPrefillTasks(params, cuda_row->block_rows);
+    const int multiprocessors = std::max(limits.num_threads, 1);
+    PrefillPlan prefill = PlanPrefill(params, cuda_row->block_rows, multiprocessors);
+    if (cuda_row->operation == Operation::kExact) {  // its grid knows no tail
+      prefill.tail_heads = 1;
+      std::iota(prefill.tail_order.begin(), prefill.tail_order.end(), 0);
+    }
+    attention.cost.expected_read_bytes +=
+        RereadKvBytes(params, prefill, cuda_row->block_rows, kResidentCtas * multiprocessors,
+                      CacheBytes(limits.compute_capability));
+    detail->prefill_tasks = std::move(prefill.tasks);
+    detail->tail_heads = prefill.tail_heads;
+    detail->tail_order = std::move(prefill.tail_order);
     flag_rows = static_cast<std::int64_t>(detail->prefill_tasks.size());
   }
   detail->flag_words = FlagWords(flag_rows, params.num_heads);

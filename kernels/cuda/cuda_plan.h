@@ -1,8 +1,8 @@
 // The inside of a CudaPlan: what a launch is made of, and where its parts lie in the workspace.
 //
 // Workspace   upload: sequences | prefill tasks | rerun_of | decode tasks | decode plans | convert
-//             jobs | status | flags (zeros), then what kernels write: partials | padded copies |
-//             naive's scratch. Every part begins at a 256-byte boundary.
+//             jobs | tail order | status | flags (zeros), then what kernels write: partials |
+//             padded copies | naive's scratch. Every part begins at a 256-byte boundary.
 #pragma once
 
 #include <array>
@@ -27,7 +27,7 @@ struct PlannedCopy {
 
 struct WorkspaceLayout {
   std::int64_t sequences = 0, prefill_tasks = 0, rerun_of = 0, decode_tasks = 0, decode_plans = 0;
-  std::int64_t jobs = 0, status = 0, flags = 0, upload_end = 0;
+  std::int64_t jobs = 0, tail_order = 0, status = 0, flags = 0, upload_end = 0;
   std::int64_t partial_o = 0, partial_state = 0, scratch = 0, end = 0;
 };
 
@@ -36,6 +36,8 @@ struct CudaPlanDetail {
   AttentionParams params;                    // sequences: null, they are in host_sequences
   std::vector<AttentionSequence> sequences;  // of the params that were planned
   std::vector<PrefillTask> prefill_tasks;
+  int tail_heads = 1;                          // of PrefillPlan
+  std::vector<std::int32_t> tail_order;        // of PrefillPlan
   std::vector<std::int32_t> rerun_of;          // reruns only, one a prefill task
   const std::uint32_t* rerun_flags = nullptr;  // of the launch before
   DecodePlan decode;

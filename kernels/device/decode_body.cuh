@@ -28,37 +28,42 @@
 
 namespace attnd::kernels::device {
 
-// This lane's two rows of a score fragment (rows group and group + 8) as query tokens and heads.
+// This lane's two rows of a score fragment (rows group and group + 8), and the keys they see.
 struct LaneRows {
-  int token[2], head[2], lower[2], upper[2];
+  DecodeRows rows;
+  int first_row;
+  int lower[2], upper[2];
 
-  __device__ __forceinline__ LaneRows(const DecodeRows& rows, const VisibleKeys& visible,
-                                      int first_row, int lane) {
+  __device__ __forceinline__ LaneRows(const DecodeRows& rows_, const VisibleKeys& visible,
+                                      int first_row_, int lane)
+      : rows(rows_), first_row(first_row_) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const int row = min(first_row + 8 * r + (lane >> 2), rows.num_rows - 1);
-      token[r] = rows.Token(row);
-      head[r] = rows.Head(row);
-      lower[r] = visible.Lower(token[r]);
-      upper[r] = visible.Upper(token[r]);
+      const int token = rows.Token(Row(r, lane));
+      lower[r] = visible.Lower(token);
+      upper[r] = visible.Upper(token);
     }
+  }
+  __device__ __forceinline__ int Row(int r, int lane) const {
+    return min(first_row + 8 * r + (lane >> 2), rows.num_rows - 1);
   }
 };
 
-// Scores of 16 keys to logits where the sequence has options that change them; then the mask.
-__device__ __forceinline__ void FinishScores(float (&s)[1][2][4], const AttentionSequence& sequence,
-                                             const LaneRows& rows, bool has_options, int first_key,
-                                             int lane) {
-  if (has_options) {
+// Scores of 16 keys to logits, then the mask. options: the sequence in device memory, read here
+// since registers are short; null where it has none that change scores.
+__device__ __forceinline__ void FinishScores(float (&s)[1][2][4], const AttentionSequence* options,
+                                             const LaneRows& rows, int first_key, int lane) {
+  if (options != nullptr) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const ScoreOptions options(sequence, rows.head[r], sequence.softmax_scale);
+      const int row = rows.Row(r, lane);
+      const ScoreOptions change(*options, rows.rows.Head(row), options->softmax_scale);
 #pragma unroll
       for (int n = 0; n < 2; ++n) {
 #pragma unroll
         for (int e = 2 * r; e < 2 * r + 2; ++e) {
           const int key = first_key + 8 * n + 2 * (lane & 3) + e % 2;
-          s[0][n][e] = options.Logit(s[0][n][e], rows.token[r], key);
+          s[0][n][e] = change.Logit(s[0][n][e], rows.rows.Token(row), key);
         }
       }
     }
@@ -140,6 +145,8 @@ __device__ __forceinline__ void DecodeBody(const CudaLaunchParams& params,
   const LaneRows lane_rows(rows, visible, first_row, lane);
   const bool has_options = sequence.logits_soft_cap > 0.0F || sequence.bias != nullptr ||
                            sequence.alibi_slopes != nullptr;
+  const AttentionSequence* const options =
+      has_options ? params.attention.sequences + task.sequence : nullptr;
   // Logits are in natural units, and the scale is part of them.
   const ScoreFactor factor(has_options ? 1.0F : sequence.softmax_scale);
   if (threadIdx.x == 0) shared.source.Set(params, sequence, kv_head, sizeof(Element));
@@ -161,7 +168,7 @@ __device__ __forceinline__ void DecodeBody(const CudaLaunchParams& params,
     pipeline.AcquireKey(slice);
     float s[1][2][4];
     ScoreTile<Arch, Element, kHeadDim>(s, pipeline.Key(slice), lane, query);
-    FinishScores(s, sequence, lane_rows, has_options, warp_key + slice * Tile::kStepKeys, lane);
+    FinishScores(s, options, lane_rows, warp_key + slice * Tile::kStepKeys, lane);
     pipeline.AcquireValue(slice);
     softmax.Step(s, accumulator, factor.c);
     AccumulateTile<Arch, Element, kHeadDim>(accumulator, s, pipeline.Value(slice), lane);
@@ -172,7 +179,8 @@ __device__ __forceinline__ void DecodeBody(const CudaLaunchParams& params,
   __syncthreads();  // the slices' place becomes the merge area
   PublishState<kHeadDim>(shared.merge, softmax, accumulator, warp, lane);
   __syncthreads();
-  StoreDecodeRows<Element, Tile>(params, shared.merge, sequence, rows, task, first_row, warp, lane);
+  StoreDecodeRows<Element, Tile>(params, shared.merge, params.attention.sequences[task.sequence],
+                                 rows, task, first_row, warp, lane);
 }
 
 }  // namespace attnd::kernels::device

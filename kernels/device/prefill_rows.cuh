@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/attention_params.h"
+#include "kernels/cuda/cuda_launch_params.h"
 #include "kernels/device/attention_mask.cuh"
 #include "kernels/device/attention_tile.cuh"
 #include "kernels/device/score_options.cuh"
@@ -14,6 +15,22 @@ namespace attnd::kernels::device {
 // Tells the compiler that a value is the same in all lanes, so that it may live in a uniform
 // register.
 __device__ __forceinline__ int Uniform(int value) { return __shfl_sync(0xffffffffU, value, 0); }
+
+// Which tile and head a CTA of a grid of num_tasks x num_heads computes: in the order of
+// PrefillPlan.
+struct PrefillPlace {
+  int task = blockIdx.x;
+  int head = blockIdx.y;
+
+  __device__ __forceinline__ explicit PrefillPlace(const CudaLaunchParams& params) {
+    const int first_tail_head = params.attention.num_heads - params.tail_heads;
+    if (head < first_tail_head) return;
+    const unsigned in_tail = (head - first_tail_head) * params.num_tasks + task;
+    const unsigned tail_heads = params.tail_heads;
+    task = params.tail_order[in_tail / tail_heads];
+    head = first_tail_head + static_cast<int>(in_tail % tail_heads);
+  }
+};
 
 // KV tiles [first, end) hold a key that some row of the CTA sees. Of those, tiles outside
 // [some_first, some_end) are hidden from all rows of this warp and skipped, and tiles in

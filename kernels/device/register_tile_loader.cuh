@@ -24,6 +24,11 @@ class RegisterTileLoader : public KvTileAddresses<kHeadDim, kBlockKv, kWarps, kA
                                          Buffer& buffer) const {
     Fetch(buffer, source, source.k, this->k_, this->PassStep().x, first_row);
   }
+  // The same for the first tile, while `source` is not yet in shared memory.
+  __device__ __forceinline__ void FetchFirstK(const KvSource& source, int first_row,
+                                              Buffer& buffer) const {
+    Fetch(buffer, source, source.k, this->k_, source.k_row_bytes * Base::kRowsPerPass, first_row);
+  }
   __device__ __forceinline__ void FetchV(const KvSource& source, int first_row,
                                          Buffer& buffer) const {
     Fetch(buffer, source, source.v, this->v_, this->PassStep().y, first_row);
@@ -73,15 +78,23 @@ __device__ __forceinline__ void CopyQueryRows(char* tile, const char* first_row,
                                               std::int64_t row_bytes, int rows_left,
                                               int valid_chunks, int lane) {
   constexpr int kChunks = TileLayout<kHeadDim>::kChunks;
-#pragma unroll 4
-  for (int i = lane; i < kRows * kChunks; i += 32) {
-    const int row = i / kChunks;
-    const int chunk = i % kChunks;
+  constexpr int kPieces = kRows * kChunks / 32;  // of a lane
+  static_assert(kPieces * 32 == kRows * kChunks);
+  uint4 pieces[kPieces];
+#pragma unroll
+  for (int i = 0; i < kPieces; ++i) {  // all in flight: one latency, not one every few pieces
+    const int row = (i * 32 + lane) / kChunks;
+    const int chunk = (i * 32 + lane) % kChunks;
     const bool exists = row < rows_left && chunk < valid_chunks;
-    *reinterpret_cast<uint4*>(tile + TileLayout<kHeadDim>::Offset(row, chunk)) =
-        exists ? __ldg(reinterpret_cast<const uint4*>(first_row + row * row_bytes +
-                                                      chunk * kChunkBytes))
-               : make_uint4(0, 0, 0, 0);
+    pieces[i] = exists ? __ldg(reinterpret_cast<const uint4*>(first_row + row * row_bytes +
+                                                              chunk * kChunkBytes))
+                       : make_uint4(0, 0, 0, 0);
+  }
+#pragma unroll
+  for (int i = 0; i < kPieces; ++i) {
+    const int row = (i * 32 + lane) / kChunks;
+    const int chunk = (i * 32 + lane) % kChunks;
+    *reinterpret_cast<uint4*>(tile + TileLayout<kHeadDim>::Offset(row, chunk)) = pieces[i];
   }
 }
 

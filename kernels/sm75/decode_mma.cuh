@@ -33,6 +33,10 @@ struct DecodeTile {
   static constexpr int kSliceKeys = 16;
   static constexpr int kStepKeys = kSliceKeys * kWarps;
   static constexpr int kCtasPerSm = kHeadDim == 256 ? 1 : 2;
+  // V is asked for after the scores: its 64 registers and the options' arithmetic do not fit
+  // together. A slice of 16 KiB then takes about 2500 clocks a warp, and two warps on each of 40
+  // SMs still ask for twice what 320 GB/s bring.
+  static constexpr bool kLateValues = kHeadDim == 256;
 
   struct Slice {
     alignas(128) std::uint16_t k[kSliceKeys * kHeadDim];
@@ -88,10 +92,11 @@ class RegisterSlices {
     __syncwarp();  // all lanes are done with Q or the slice before
     loader_.Store(reinterpret_cast<char*>(slice_.k), buffer_);
     __syncwarp();
-    loader_.FetchV(source_, FirstKey(slice), buffer_);
+    if constexpr (!Tile::kLateValues) loader_.FetchV(source_, FirstKey(slice), buffer_);
     if (slice + 1 < slices_) loader_.FetchEntries(source_, FirstKey(slice + 1));
   }
   __device__ __forceinline__ void AcquireValue(int slice) {
+    if constexpr (Tile::kLateValues) loader_.FetchV(source_, FirstKey(slice), buffer_);
     loader_.Store(reinterpret_cast<char*>(slice_.v), buffer_);
     __syncwarp();
     if (slice + 1 >= slices_) return;

@@ -2,12 +2,15 @@
 //
 // Algorithm  As sm80/prefill.cuh: one CTA owns a tile of query rows of one head, streams its KV
 //            tiles and keeps (row_max, row_sum, accumulator) in registers.
-// Tiles      d 64: 128 rows x 64 keys. d 128: 128 x 32. d 256: 64 x 16.
+// Tiles      d 64: 128 rows x 64 keys. d 128: 128 x 32; with all options 128 x 16, since 32 keys of
+//            scores and the options' arithmetic do not fit in the registers. d 256: 64 x 16.
 // Warps      4. 32 rows each at d 64 and 128: with 16 the K and V fragments keep shared memory
 //            (64 B/clk an SM) as busy as the tensor pipe. 16 rows at d 256, where 32 do not fit
 //            in registers and shared memory binds.
 // Loads      No cp.async here: K and V go through one register buffer in turn. V's loads are in
-//            flight during Q K^T, the next K's during softmax and P V. Two barriers a tile.
+//            flight during Q K^T, the next K's during softmax and P V. Two barriers a tile. At d
+//            256 the first K is on its way beside Q, and the end of the loop stays in shared memory
+//            (kEarlyKey): 7 % there, but 12 % slower at d 128, whose loop then schedules worse.
 // Shared     d 64: Q (16 KiB) is taken into registers first, K + V (8 + 8 KiB) reuse its place; two
 //            CTAs an SM. d 128: Q + K + V 32 + 8 + 8 KiB, one CTA. d 256: K + V (8 + 8 KiB) in the
 //            place of Q (32 KiB), two CTAs take the SM's 64 KiB.
@@ -33,20 +36,21 @@
 
 namespace attnd::kernels::sm75 {
 
-template <>
-struct PrefillTile<64> {
+template <PrefillVariant kVariant>
+struct PrefillTile<64, kVariant> {
   static constexpr int kWarps = 4, kFragments = 2, kBlockKv = 64, kCtasPerSm = 2;
-  static constexpr bool kQueryInRegisters = true, kQueryUnderKv = true;
+  static constexpr bool kQueryInRegisters = true, kQueryUnderKv = true, kEarlyKey = false;
 };
-template <>
-struct PrefillTile<128> {
-  static constexpr int kWarps = 4, kFragments = 2, kBlockKv = 32, kCtasPerSm = 1;
-  static constexpr bool kQueryInRegisters = false, kQueryUnderKv = false;
+template <PrefillVariant kVariant>
+struct PrefillTile<128, kVariant> {
+  static constexpr int kWarps = 4, kFragments = 2, kCtasPerSm = 1;
+  static constexpr int kBlockKv = kVariant == PrefillVariant::kAll ? 16 : 32;
+  static constexpr bool kQueryInRegisters = false, kQueryUnderKv = false, kEarlyKey = false;
 };
-template <>
-struct PrefillTile<256> {
+template <PrefillVariant kVariant>
+struct PrefillTile<256, kVariant> {
   static constexpr int kWarps = 4, kFragments = 1, kBlockKv = 16, kCtasPerSm = 2;
-  static constexpr bool kQueryInRegisters = true, kQueryUnderKv = true;
+  static constexpr bool kQueryInRegisters = true, kQueryUnderKv = true, kEarlyKey = true;
 };
 
 template <int kHeadDim, class Tile>
@@ -63,7 +67,7 @@ struct PrefillShape : Tile {
   struct LoopState {
     device::KvSource source;
     int4 tiles[Tile::kWarps];  // some_first, some_end, full_first, full_end of TileRanges
-    int2 rows[Tile::kWarps];   // the warp's first query row
+    int2 rows[Tile::kWarps];   // the warp's first query row, the CTA's end tile
     device::VisibleKeys visible;
     device::ScoreOptions options;
   };
@@ -102,8 +106,9 @@ __global__ void __launch_bounds__(PrefillShape<kHeadDim, Tile>::kThreads, Tile::
 
   const int warp = device::Uniform(threadIdx.x / 32);
   const int lane = threadIdx.x % 32;
-  const int head = blockIdx.y;
-  const PrefillTask task = params.prefill_tasks[blockIdx.x];
+  const device::PrefillPlace place(params);
+  const int head = place.head;
+  const PrefillTask task = params.prefill_tasks[place.task];
   // A copy, so that all its loads start together; the epilogue reads the original again.
   const AttentionSequence sequence = params.attention.sequences[task.sequence];
   const int valid_chunks =
@@ -126,10 +131,20 @@ __global__ void __launch_bounds__(PrefillShape<kHeadDim, Tile>::kThreads, Tile::
     if (lane == 0) {
       shared.state.tiles[warp] =
           make_int4(tiles.some_first, tiles.some_end, tiles.full_first, tiles.full_end);
-      shared.state.rows[warp] = make_int2(warp_row, 0);
+      shared.state.rows[warp] = make_int2(warp_row, tiles.end);
     }
   };
   if constexpr (!Tile::kQueryUnderKv) set_state();
+  Loader loader;
+  typename Loader::Buffer buffer;
+  const auto source_address =
+      static_cast<std::uint32_t>(__cvta_generic_to_shared(&shared.state.source));
+  if constexpr (Tile::kEarlyKey) {
+    device::KvSource first_source;
+    first_source.Set(params, sequence, head / params.group, sizeof(Element));
+    loader = Loader(first_source, source_address, tiles.first * kBlockKv, valid_chunks, warp, lane);
+    if (tiles.first < tiles.end) loader.FetchFirstK(first_source, tiles.first * kBlockKv, buffer);
+  }
 
   // q: [kBlockQ][kHeadDim]; every warp loads, reads and at last overwrites its own rows only.
   std::uint16_t* const warp_q = shared.q + warp * Shape::kWarpRows * kHeadDim;
@@ -146,7 +161,6 @@ __global__ void __launch_bounds__(PrefillShape<kHeadDim, Tile>::kThreads, Tile::
     __syncthreads();  // all warps have taken their Q, whose place the rest reuses
     set_state();
   }
-  __syncthreads();  // shared.state is complete
 
   const device::KvSource& source = shared.state.source;
   const auto tiles_address =
@@ -157,18 +171,28 @@ __global__ void __launch_bounds__(PrefillShape<kHeadDim, Tile>::kThreads, Tile::
   char* const v_tile = reinterpret_cast<char*>(shared.kv.v);
   const auto k_address = static_cast<std::uint32_t>(__cvta_generic_to_shared(k_tile));
   const auto v_address = static_cast<std::uint32_t>(__cvta_generic_to_shared(v_tile));
-  Loader loader(source, static_cast<std::uint32_t>(__cvta_generic_to_shared(&source)),
-                tiles.first * kBlockKv, valid_chunks, warp, lane);
-  typename Loader::Buffer buffer;
-  if (tiles.first < tiles.end) {
-    loader.FetchK(source, tiles.first * kBlockKv, buffer);
-    loader.Store(k_tile, buffer);
+  if constexpr (Tile::kEarlyKey) {
+    if (tiles.first < tiles.end) loader.Store(k_tile, buffer);
+    __syncwarp();  // this warp's part of the state; the main loop's barrier is for the rest
+  } else {
+    __syncthreads();  // shared.state is complete
+    loader = Loader(source, source_address, tiles.first * kBlockKv, valid_chunks, warp, lane);
+    if (tiles.first < tiles.end) {
+      loader.FetchK(source, tiles.first * kBlockKv, buffer);
+      loader.Store(k_tile, buffer);
+    }
   }
 
   device::OnlineSoftmax<kFragments> softmax;
   float accumulator[kFragments][kHeadDim / 8][4] = {};
-  const int end_tile = tiles.end;
-  for (int tile = tiles.first; tile < end_tile; ++tile) {
+  const auto end_tile = [&] {
+    if constexpr (Tile::kEarlyKey) {
+      return ptx::LdShared64(rows_address).y;
+    } else {
+      return tiles.end;
+    }
+  };
+  for (int tile = tiles.first; tile < end_tile(); ++tile) {
     const int2 some = ptx::LdShared64(tiles_address);
     const bool skips = tile < some.x || tile >= some.y;
     __syncthreads();  // K of this tile is complete, and all warps are done with the V before it
@@ -189,7 +213,7 @@ __global__ void __launch_bounds__(PrefillShape<kHeadDim, Tile>::kThreads, Tile::
     }
     loader.Store(v_tile, buffer);
     __syncthreads();  // V is complete, and all warps are done with K
-    if (tile + 1 < end_tile) {
+    if (tile + 1 < end_tile()) {
       loader.Prepare(source, (tile + 1) * kBlockKv);
       loader.FetchK(source, (tile + 1) * kBlockKv, buffer);
     }
@@ -197,19 +221,22 @@ __global__ void __launch_bounds__(PrefillShape<kHeadDim, Tile>::kThreads, Tile::
       softmax.Step(s, accumulator, kAll ? device::kLog2E : factor.c);
       device::AccumulateTile<Arch, Element, kHeadDim>(accumulator, s, v_address, lane);
     }
-    if (tile + 1 < end_tile) loader.Store(k_tile, buffer);
+    if (tile + 1 < end_tile()) loader.Store(k_tile, buffer);
   }
 
   if constexpr (Tile::kQueryUnderKv) __syncthreads();  // other warps may still read V
   if (warp_row > last_row) return;
   device::StorePrefillRows<Element, kHeadDim>(
       params, params.attention.sequences[task.sequence], head, warp_row, accumulator, softmax, kAll,
-      reinterpret_cast<std::uint32_t*>(warp_q), blockIdx.x, lane);
+      reinterpret_cast<std::uint32_t*>(warp_q), place.task, lane);
 }
 
-static_assert(PrefillShape<64, PrefillTile<64>>::kBlockQ == PrefillBlockQ(64));
-static_assert(PrefillShape<128, PrefillTile<128>>::kBlockQ == PrefillBlockQ(128));
-static_assert(PrefillShape<256, PrefillTile<256>>::kBlockQ == PrefillBlockQ(256));
+template <int kHeadDim>
+inline constexpr int kTileRows =
+    PrefillShape<kHeadDim, PrefillTile<kHeadDim, PrefillVariant::kPlain>>::kBlockQ;
+static_assert(kTileRows<64> == PrefillBlockQ(64));
+static_assert(kTileRows<128> == PrefillBlockQ(128));
+static_assert(kTileRows<256> == PrefillBlockQ(256));
 
 template <class Element, int kHeadDim, PrefillVariant kVariant, class Tile>
 cudaError_t PreparePrefill(cudaFuncAttributes* attributes) {

@@ -101,8 +101,9 @@ __global__ void __launch_bounds__(PrefillShape<kHeadDim, Tile>::kThreads, Tile::
 
   const int warp = device::Uniform(threadIdx.x / 32);
   const int lane = threadIdx.x % 32;
-  const int head = blockIdx.y;
-  const PrefillTask task = params.prefill_tasks[blockIdx.x];
+  const device::PrefillPlace place(params);
+  const int head = place.head;
+  const PrefillTask task = params.prefill_tasks[place.task];
   // A copy, so that all its loads start together; the epilogue reads the original again.
   const AttentionSequence sequence = params.attention.sequences[task.sequence];
   const int valid_chunks =
@@ -193,7 +194,7 @@ __global__ void __launch_bounds__(PrefillShape<kHeadDim, Tile>::kThreads, Tile::
   if (warp_row > last_row) return;
   device::StorePrefillRows<Element, kHeadDim>(
       params, params.attention.sequences[task.sequence], head, warp_row, accumulator, softmax, kAll,
-      reinterpret_cast<std::uint32_t*>(warp_q), blockIdx.x, lane);
+      reinterpret_cast<std::uint32_t*>(warp_q), place.task, lane);
 }
 
 static_assert(PrefillShape<64, PrefillTile<64>>::kBlockQ == PrefillBlockQ(64));

@@ -20,7 +20,7 @@ TEST(ShapesTest, EveryHeadRatioDecodesAndPrefills) {
   ExpectStarts(anchor, 0, 27, {-0.091634845, -0.095944703, 0.197494184, -0.068430932});
   ExpectEveryRowRight(anchor);
   for (const auto& [heads, kv_heads] :
-       {std::pair{5, 1}, {40, 8}, {24, 4}, {28, 4}, {64, 4}, {33, 3}}) {
+       {std::pair{5, 1}, {40, 8}, {24, 4}, {28, 4}, {64, 4}, {33, 3}, {32, 1}, {48, 1}}) {
     const ProblemShape shape{
         .type = DataType::kBf16, .num_heads = heads, .num_kv_heads = kv_heads, .head_dim = 128};
     ProblemSequence decode = SeededSequence(shape, 1, 257, 11, 2);
