@@ -1,5 +1,6 @@
 #include "kernels/bench/bench_peer.h"
 
+#include <fcntl.h>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -23,16 +24,14 @@ BenchPeer::BenchPeer(const std::string& python, const std::string& script,
   std::signal(SIGPIPE, SIG_IGN);  // a child that died shows as a failed read
   std::array<int, 2> input{};
   std::array<int, 2> output{};
-  if (pipe(input.data()) != 0 || pipe(output.data()) != 0) {
+  // Not inherited: a peer that held the write end of another one's input would keep it from ending.
+  if (pipe2(input.data(), O_CLOEXEC) != 0 || pipe2(output.data(), O_CLOEXEC) != 0) {
     throw std::runtime_error("cannot make pipes for the peer");
   }
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_adddup2(&actions, input[0], STDIN_FILENO);
   posix_spawn_file_actions_adddup2(&actions, output[1], STDOUT_FILENO);
-  for (const int end : {input[0], input[1], output[0], output[1]}) {
-    posix_spawn_file_actions_addclose(&actions, end);
-  }
   std::vector<std::string> words = {python, script};
   words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<char*> pointers;
