@@ -5,7 +5,7 @@
 #     --device NAME     as attnd's flag (default: cuda:0)
 #     --workspace SIZE  as attnd's --workspace_bytes: naive's scores of the longest prompt must fit (default: 8GiB; the card
 #                       needs twice that beside the cache)
-#     --scenarios FILE  default: scenarios/gpu.yaml
+#     --scenarios FILE  default: scenarios/gpu.yaml (beside it gpu_grid.yaml: by prompt length and number of sequences)
 #     --blocks N        blocks of one second a side (default: 6)
 #     --json FILE       the report (default: gpu_service.json)
 #
