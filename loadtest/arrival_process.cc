@@ -38,6 +38,21 @@ class Poisson final : public ArrivalProcess {
   double offset_ = 0;
 };
 
+class Burst final : public ArrivalProcess {
+ public:
+  static constexpr std::int64_t kPeriods = 4;  // of kBusy: one is busy, the others are silent
+  static constexpr Duration kBusy = std::chrono::seconds(1);
+
+  Burst(double rate, std::uint64_t seed) : busy_(rate * static_cast<double>(kPeriods), seed) {}
+  Duration Next() override {
+    const Duration busy = busy_.Next();
+    return busy / kBusy * kPeriods * kBusy + busy % kBusy;
+  }
+
+ private:
+  Poisson busy_;  // in busy time alone
+};
+
 }  // namespace
 
 std::unique_ptr<ArrivalProcess> ConstantArrivals(double rate) {
@@ -48,6 +63,10 @@ std::unique_ptr<ArrivalProcess> PoissonArrivals(double rate, std::uint64_t seed)
   return std::make_unique<Poisson>(rate, seed);
 }
 
+std::unique_ptr<ArrivalProcess> BurstArrivals(double rate, std::uint64_t seed) {
+  return std::make_unique<Burst>(rate, seed);
+}
+
 absl::StatusOr<std::unique_ptr<ArrivalProcess>> MakeArrivals(std::string_view kind, double rate,
                                                              std::uint64_t seed) {
   if (!std::isfinite(rate) || rate <= 0) {
@@ -55,8 +74,9 @@ absl::StatusOr<std::unique_ptr<ArrivalProcess>> MakeArrivals(std::string_view ki
   }
   if (kind == "constant") return ConstantArrivals(rate);
   if (kind == "poisson") return PoissonArrivals(rate, seed);
+  if (kind == "burst") return BurstArrivals(rate, seed);
   return absl::InvalidArgumentError(
-      absl::StrCat("arrivals: got '", std::string(kind), "', need constant or poisson"));
+      absl::StrCat("arrivals: got '", std::string(kind), "', need constant, poisson or burst"));
 }
 
 }  // namespace attnd::loadtest

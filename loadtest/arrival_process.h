@@ -30,7 +30,11 @@ std::unique_ptr<ArrivalProcess> ConstantArrivals(double rate);
 // Independent exponential gaps with mean 1 / rate.
 std::unique_ptr<ArrivalProcess> PoissonArrivals(double rate, std::uint64_t seed);
 
-// "constant" or "poisson". INVALID_ARGUMENT: another name, or a rate that is not a positive number.
+// Bursts: a second of Poisson arrivals at four times the rate, then three seconds of silence.
+std::unique_ptr<ArrivalProcess> BurstArrivals(double rate, std::uint64_t seed);
+
+// "constant", "poisson" or "burst". INVALID_ARGUMENT: another name, or a rate that is not a
+// positive number.
 absl::StatusOr<std::unique_ptr<ArrivalProcess>> MakeArrivals(std::string_view kind, double rate,
                                                              std::uint64_t seed);
 

@@ -1,20 +1,41 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <system_error>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "client/attention_client.h"
+#include "client/file_bytes.h"
 #include "loadtest/commands.h"
 #include "loadtest/echo_process.h"
 #include "loadtest/runner.h"
+#include "loadtest/server_work.h"
 #include "loadtest/workload.h"
 #include "nlohmann/json.hpp"
 
 namespace attnd::loadtest {
+namespace {
+
+// Empty: it can be written.
+std::string WhyNotWritable(const std::filesystem::path& path) {
+  const auto folder = path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) return "a folder";
+  if (!std::filesystem::is_directory(folder, error)) {
+    return absl::StrCat("no folder ", folder.string());
+  }
+  const bool exists = access(path.c_str(), F_OK) == 0;
+  const int allowed = exists ? access(path.c_str(), W_OK) : access(folder.c_str(), W_OK | X_OK);
+  return allowed == 0 ? "" : "not permitted";
+}
+
+}  // namespace
 
 absl::StatusOr<FloorResult> MeasureFloor(const CommonOptions& common, const Scenario& scenario,
                                          double seconds) {
@@ -54,35 +75,50 @@ absl::StatusOr<v1::GetServerInfoResponse> AskServer(const CommonOptions& common)
   return client.GetServerInfo({.timeout = Seconds(common.connect_timeout_seconds)});
 }
 
-absl::Status CheckReportPath(const CommonOptions& common) {
-  if (common.json_path.empty()) return absl::OkStatus();
-  const std::filesystem::path path(common.json_path);
-  const auto folder = path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
-  std::error_code error;
-  std::string why;
-  if (std::filesystem::is_directory(path, error)) {
-    why = "a folder";
-  } else if (!std::filesystem::is_directory(folder, error)) {
-    why = absl::StrCat("no folder ", folder.string());
-  } else {
-    const bool exists = access(path.c_str(), F_OK) == 0;
-    const int allowed = exists ? access(path.c_str(), W_OK) : access(folder.c_str(), W_OK | X_OK);
-    if (allowed != 0) why = "not permitted";
+absl::Status CheckReportPaths(const CommonOptions& common) {
+  for (const auto& [flag, path] :
+       {std::pair("--json", common.json_path), std::pair("--csv", common.csv_path)}) {
+    if (path.empty()) continue;
+    if (const std::string why = WhyNotWritable(path); !why.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat(flag, ": cannot write ", path, ": ", why));
+    }
   }
-  if (why.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("--json: cannot write ", common.json_path, ": ", why));
+  return absl::OkStatus();
 }
 
-bool WriteJson(const CommonOptions& common, const nlohmann::json& report) {
-  if (common.json_path.empty()) return true;
-  const absl::Status status = WriteReport(common.json_path, report);
-  if (!status.ok()) {
-    Fail(status, kExitUsage);
+bool WriteReports(const CommonOptions& common, const nlohmann::json& report) {
+  const auto written = [](const std::string& path, const absl::Status& status) {
+    if (!status.ok()) return Fail(status, kExitUsage) == kExitOk;
+    std::printf("%s\n", path.c_str());
+    return true;
+  };
+  if (!common.json_path.empty() &&
+      !written(common.json_path, WriteReport(common.json_path, report))) {
     return false;
   }
-  std::printf("%s\n", common.json_path.c_str());
-  return true;
+  if (common.csv_path.empty()) return true;
+  const std::string csv = ReportCsv(report);
+  const std::array<std::string_view, 1> parts{csv};
+  return written(common.csv_path, client::WriteFileBytes(common.csv_path, parts));
+}
+
+ServerAccount::ServerAccount(const CommonOptions& common) : admin_(common.admin) {
+  if (admin_.empty()) return;
+  absl::StatusOr<nlohmann::json> before = ReadServerStatus(admin_);
+  status_ = before.status();
+  if (before.ok()) before_ = std::make_shared<const nlohmann::json>(*std::move(before));
+}
+
+void ServerAccount::Finish(nlohmann::json& report) const {
+  if (before_ == nullptr) return;
+  const auto after = ReadServerStatus(admin_);
+  auto work = after.ok() ? ServerWork(*before_, *after) : after.status();
+  if (work.ok()) {
+    report["server_work"] = *std::move(work);
+  } else {
+    // The run stands; its report says what is missing.
+    Fail(work.status(), kExitNoServer);
+  }
 }
 
 void DrawProgress(const std::string& label, double done, std::int64_t ok, std::int64_t failed,

@@ -69,7 +69,8 @@ absl::Status Verdict(const CommonOptions& common, const ScenarioComparison& comp
   const std::pair<const char*, const Side*> sides[] = {
       {"fused", &comparison.fused},
       {"naive", &comparison.naive},
-      {"alone", comparison.alone ? &*comparison.alone : nullptr}};
+      {"fused alone", comparison.alone ? &*comparison.alone : nullptr},
+      {"naive alone", comparison.naive_alone ? &*comparison.naive_alone : nullptr}};
   bool complete = true;
   for (const auto& [name, side] : sides) {
     if (side == nullptr) continue;
@@ -105,6 +106,7 @@ absl::StatusOr<ScenarioComparison> CompareScenario(const CommonOptions& common,
                                 {&comparison.naive, Execution(v1::ALGORITHM_NAIVE, false)}};
   if (compare.batching && scenario.workers > 1) {
     variants.push_back({&comparison.alone.emplace(), Execution(v1::ALGORITHM_FUSED, true)});
+    variants.push_back({&comparison.naive_alone.emplace(), Execution(v1::ALGORITHM_NAIVE, true)});
   }
   RunBlocks(common, compare, scenario, *workload, variants);
   comparison.fused_over_naive =
@@ -112,6 +114,8 @@ absl::StatusOr<ScenarioComparison> CompareScenario(const CommonOptions& common,
   if (comparison.alone) {
     comparison.batching_on_over_off =
         PairedRatio(comparison.fused.block_rates, comparison.alone->block_rates, common.seed);
+    comparison.naive_batching_on_over_off =
+        PairedRatio(comparison.naive.block_rates, comparison.naive_alone->block_rates, common.seed);
   }
   return comparison;
 }
@@ -121,6 +125,8 @@ absl::StatusOr<ScenarioComparison> CompareScenario(const CommonOptions& common,
 int RunCompare(const CommonOptions& common, const CompareOptions& compare) {
   const auto server = AskServer(common);
   if (!server.ok()) return Fail(server.status(), kExitNoServer);
+  const ServerAccount account(common);
+  if (!account.status().ok()) return Fail(account.status(), kExitNoServer);
   nlohmann::json json = ReportHeader("attnload compare", common.command, *server);
   json["blocks"] = compare.blocks;
   json["block_seconds"] = compare.block_seconds;
@@ -145,7 +151,8 @@ int RunCompare(const CommonOptions& common, const CompareOptions& compare) {
   if (exit_code == kExitInterrupted) std::puts("INTERRUPTED: a partial report");
   std::fputs(ComparisonTable(comparisons).c_str(), stdout);
   json["interrupted"] = exit_code == kExitInterrupted;
-  return WriteJson(common, json) ? exit_code : kExitUsage;
+  account.Finish(json);
+  return WriteReports(common, json) ? exit_code : kExitUsage;
 }
 
 }  // namespace attnd::loadtest

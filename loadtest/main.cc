@@ -1,6 +1,7 @@
 // attnload: load and comparison of an attnd server.
 #include <unistd.h>
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <atomic>
 #include <csignal>
 #include <cstdio>
@@ -26,6 +27,7 @@ void OnInterrupt(int) {
 struct ScenarioFlags {
   std::vector<std::string> specs;
   std::string file;
+  std::vector<std::string> names;  // of the file's; none: all
 };
 
 void AddCommonFlags(CLI::App& command, CommonOptions& common, bool needs_server) {
@@ -48,6 +50,9 @@ void AddCommonFlags(CLI::App& command, CommonOptions& common, bool needs_server)
           common.transport.metadata.emplace_back("attnd-tenant", tenant);
         },
         "sent as attnd-tenant");
+    command.add_option("--admin", common.admin,
+                       "host:port of the server's admin port: its own account of the run (kernels, "
+                       "stages, batches) enters the report");
   }
   command.add_option("--timeout", common.timeout_seconds, "seconds of one request")
       ->capture_default_str()
@@ -55,6 +60,8 @@ void AddCommonFlags(CLI::App& command, CommonOptions& common, bool needs_server)
   command.add_option("--seed", common.seed, "of random tensors and arrivals")
       ->capture_default_str();
   command.add_option("--json", common.json_path, "write the report to this file");
+  command.add_option("--csv", common.csv_path,
+                     "write a line a run, or a side of a comparison, to this file");
   command.add_flag_callback(
       "--no_progress", [&common] { common.progress = false; }, "no progress bar on standard error");
 }
@@ -65,7 +72,19 @@ absl::StatusOr<std::vector<Scenario>> ReadAll(const ScenarioFlags& flags, const 
   if (!flags.file.empty()) {
     absl::StatusOr<std::vector<Scenario>> read = ReadScenarios(flags.file);
     if (!read.ok()) return read.status();
-    scenarios = *std::move(read);
+    for (const std::string& name : flags.names) {
+      const auto named = [&name](const Scenario& each) { return each.name == name; };
+      if (std::none_of(read->begin(), read->end(), named)) {
+        return absl::InvalidArgumentError(flags.file + ": holds no scenario '" + name + "'");
+      }
+    }
+    for (Scenario& scenario : *read) {
+      const auto& names = flags.names;
+      if (!names.empty() && std::find(names.begin(), names.end(), scenario.name) == names.end()) {
+        continue;
+      }
+      scenarios.push_back(std::move(scenario));
+    }
   }
   std::vector<std::string> specs = flags.specs;
   if (specs.empty() && scenarios.empty()) specs.emplace_back(fallback);
@@ -85,6 +104,9 @@ void AddScenarioFlags(CLI::App& command, ScenarioFlags& flags) {
       ->take_all()
       ->allow_extra_args(false);
   command.add_option("--scenarios", flags.file, "YAML file with a list of them");
+  command.add_option("--name", flags.names, "only this one of the file (may be repeated)")
+      ->needs("--scenarios")
+      ->allow_extra_args(false);
   command.footer(ScenarioHelp());
 }
 
@@ -109,18 +131,23 @@ CLI::App* AddRun(CLI::App& app, Flags& flags) {
   AddScenarioFlags(*run, flags.scenarios);
   LoadOptions& load = flags.load;
   run->add_option("--rate", load.rate,
-                  "open loop: requests a second, sent on a plan whatever the server does")
+                  "open loop: requests a second, sent on a plan whatever the server does "
+                  "(default: the scenario's)")
       ->check(CLI::PositiveNumber);
-  run->add_option("--arrivals", load.arrivals, "open loop: poisson or constant")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"poisson", "constant"}));
+  run->add_option("--arrivals", load.arrivals,
+                  "open loop: poisson, constant or burst (default: the scenario's)")
+      ->check(CLI::IsMember({"poisson", "constant", "burst"}));
   run->add_option("--max_in_flight", load.max_in_flight,
-                  "open loop: requests due beyond it are counted as skipped")
-      ->capture_default_str()
+                  "open loop: requests due beyond it are counted as skipped (default: the "
+                  "scenario's)")
       ->check(CLI::Range(1, 1 << 20));
   run->add_option("--warmup", load.warmup_seconds, "seconds that are not measured")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
+  run->add_option("--settle", load.settle_percent,
+                  "percent: warm up until the answers of four half seconds in a row differ by no "
+                  "more, at most 30 s")
+      ->check(CLI::PositiveNumber);
   run->add_option("--duration", load.duration_seconds, "measured seconds")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
@@ -162,6 +189,12 @@ CLI::App* AddReplay(CLI::App& app, Flags& flags) {
                    "sessions due beyond it are counted as skipped; the next one takes the lengths")
       ->capture_default_str()
       ->check(CLI::Range(1, 4096));
+  command
+      ->add_option("--prefix_tokens", replay.prefix_tokens,
+                   "keep so many tokens of prompts for sessions that begin alike and fork them "
+                   "(traces with hash_ids); 0: every prompt is sent whole")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
   return command;
 }
 
@@ -199,14 +232,20 @@ int RunSelected(Flags& flags, const CLI::App& run, const CLI::App& replay, const
                                    : "kind=attend,tokens=1024,heads=8,head_dim=64,type=fp32";
   const auto scenarios = ReadAll(flags.scenarios, fallback);
   if (!scenarios.ok()) return Fail(scenarios.status(), kExitUsage);
-  if (absl::Status status = CheckReportPath(flags.common); !status.ok()) {
+  if (absl::Status status = CheckReportPaths(flags.common); !status.ok()) {
     return Fail(status, kExitUsage);
   }
   if (run.parsed()) {
     if (scenarios->size() != 1) {
-      return Fail(absl::InvalidArgumentError("run takes one scenario"), kExitUsage);
+      return Fail(absl::InvalidArgumentError("run takes one scenario; --name picks one of a file"),
+                  kExitUsage);
     }
     flags.load.scenario = scenarios->front();
+    if (flags.load.rate == 0) flags.load.rate = flags.load.scenario.rate;
+    if (flags.load.max_in_flight == 0) {
+      flags.load.max_in_flight = flags.load.scenario.max_in_flight;
+    }
+    if (flags.load.arrivals.empty()) flags.load.arrivals = flags.load.scenario.arrivals;
     if (flags.slo_ms > 0) flags.load.slo_ms = flags.slo_ms;
     flags.load.execution.set_alone(flags.alone);
     flags.load.execution.set_algorithm(flags.algorithm == "naive"   ? v1::ALGORITHM_NAIVE

@@ -26,12 +26,14 @@ int RunReplay(const CommonOptions& common, const ReplayOptions& replay) {
   const Trace trace = Scaled(*read, replay.scale);
   const auto server = AskServer(common);
   if (!server.ok()) return Fail(server.status(), kExitNoServer);
+  const ServerAccount account(common);
+  if (!account.status().ok()) return Fail(account.status(), kExitNoServer);
 
   ServiceWorkloadOptions options;
   options.scenario = replay.scenario;
   options.transport = common.transport;
   options.seed = common.seed;
-  SessionWorkload workload(options, trace);
+  SessionWorkload workload(options, trace, replay.prefix_tokens);
   const std::unique_ptr<ArrivalProcess> arrivals = TraceArrivals(trace);
 
   RunOptions run;
@@ -63,8 +65,9 @@ int RunReplay(const CommonOptions& common, const ReplayOptions& replay) {
                                trace.back().arrival, workload.times()};
   std::fputs(RunTable(report).c_str(), stdout);
   nlohmann::json json = ReportHeader("attnload replay", common.command, *server);
+  account.Finish(json);
   json["run"] = RunJson(report);
-  if (!WriteJson(common, json)) return kExitUsage;
+  if (!WriteReports(common, json)) return kExitUsage;
   return ExitCodeOf(common, report.result);
 }
 

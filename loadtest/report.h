@@ -33,9 +33,9 @@ struct Side {
 struct ScenarioComparison {
   Scenario scenario;
   Side fused, naive;
-  std::optional<Side> alone;  // fused, never batched
+  std::optional<Side> alone, naive_alone;  // fused and naive, never batched
   Interval fused_over_naive;
-  std::optional<Interval> batching_on_over_off;
+  std::optional<Interval> batching_on_over_off, naive_batching_on_over_off;
   FloorResult floor;
 };
 
@@ -72,6 +72,10 @@ nlohmann::json ComparisonJson(const ScenarioComparison& comparison);
 // Tool, version, date, command, machine, and (where known) the server.
 nlohmann::json ReportHeader(const std::string& tool, const std::vector<std::string>& command,
                             const std::optional<v1::GetServerInfoResponse>& server);
+
+// One line a run, or a side of a comparison, or a floor, of a whole report as it is written to
+// JSON.
+std::string ReportCsv(const nlohmann::json& report);
 
 absl::Status WriteReport(const std::string& path, const nlohmann::json& report);
 

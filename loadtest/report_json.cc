@@ -54,6 +54,8 @@ Json ShapeJson(const Scenario& scenario) {
     shape["prompt"] = scenario.prompt;
     shape["steps"] = scenario.steps;
     shape["layers"] = scenario.layers;
+    shape["step_tokens"] = scenario.step_tokens;
+    shape["accepted"] = scenario.accepted;
   }
   return shape;
 }
@@ -80,6 +82,8 @@ Json ResultJson(const RunResult& result) {
     json["mean_batch_requests"] =
         static_cast<double>(result.batch_requests_sum) / static_cast<double>(result.ok);
   }
+  json["warmup_seconds"] = std::chrono::duration<double>(result.warmup).count();
+  if (result.settled) json["settled"] = *result.settled;
   if (!result.first_failure.empty()) json["first_failure"] = result.first_failure;
   return json;
 }
@@ -137,6 +141,8 @@ Json RunJson(const RunReport& report) {
                       {"length_scale", replay.scale.lengths},
                       {"sessions", replay.sessions},
                       {"span_seconds", std::chrono::duration<double>(replay.span).count()},
+                      {"prompt_tokens", replay.times.prompt_tokens},
+                      {"forked_tokens", replay.times.forked_tokens},
                       {"first_token", DurationsJson(replay.times.first_token)},
                       {"step", DurationsJson(replay.times.step)}};
   }
@@ -169,6 +175,11 @@ Json ComparisonJson(const ScenarioComparison& comparison) {
     json["batching_on_over_off"] = comparison.batching_on_over_off->median;
     json["batching_on_over_off_interval"] = IntervalJson(*comparison.batching_on_over_off);
     json["alone"] = SideJson(*comparison.alone);
+  }
+  if (comparison.naive_alone && comparison.naive_batching_on_over_off) {
+    json["naive_batching_on_over_off_interval"] =
+        IntervalJson(*comparison.naive_batching_on_over_off);
+    json["naive_alone"] = SideJson(*comparison.naive_alone);
   }
   return json;
 }

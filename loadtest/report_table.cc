@@ -98,6 +98,7 @@ std::string RunTable(const RunReport& report) {
   std::string text = HeadText(report);
   if (result.interrupted) text += "  INTERRUPTED: a partial report\n";
   if (result.gave_up) text += "  GAVE UP: nothing but failures\n";
+  if (result.settled && !*result.settled) text += "  NOT STEADY: the rate went on changing\n";
   text += CountsText(report);
   absl::StrAppendFormat(&text, "  OK only: %s requests/s, %s tokens/s over %.2f s\n",
                         RateText(result.requests_per_second()),
@@ -119,6 +120,11 @@ std::string RunTable(const RunReport& report) {
   text += PercentileRow("queue", result.queue_time);
   text += PercentileRow("kernel", result.kernel_time);
   if (report.replay) {
+    const SessionTimes& times = report.replay->times;
+    if (times.forked_tokens > 0) {
+      absl::StrAppendFormat(&text, "  forked %d of %d prompt tokens from earlier sessions\n",
+                            times.forked_tokens, times.prompt_tokens);
+    }
     text += PercentileRow("first token", report.replay->times.first_token);
     text += PercentileRow("each step", report.replay->times.step);
   }

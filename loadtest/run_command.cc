@@ -17,6 +17,7 @@ RunOptions OptionsOf(const CommonOptions& common, const LoadOptions& load,
   run.slots = arrivals != nullptr ? load.max_in_flight : load.scenario.workers;
   run.arrivals = arrivals;
   run.warmup = Seconds(load.warmup_seconds);
+  run.settle_tolerance = load.settle_percent / 100;
   run.duration = Seconds(load.duration_seconds);
   run.max_requests = load.max_requests;
   run.timeout = Seconds(common.timeout_seconds);
@@ -40,6 +41,9 @@ int RunLoad(const CommonOptions& common, const LoadOptions& load) {
   }
   const auto server = AskServer(common);
   if (!server.ok()) return Fail(server.status(), kExitNoServer);
+  const ServerAccount account(common);
+  if (!account.status().ok()) return Fail(account.status(), kExitNoServer);
+  nlohmann::json json = ReportHeader("attnload run", common.command, *server);
 
   RunReport report;
   report.scenario = load.scenario;
@@ -60,6 +64,7 @@ int RunLoad(const CommonOptions& common, const LoadOptions& load) {
     workload->SetExecution(load.execution);
     report.result = Runner(run, *workload, client::SystemTime()).Run();
     EndProgress(common);
+    account.Finish(json);
   }
   const bool aborted = report.result.interrupted || report.result.gave_up;
   if (load.floor && !aborted) {
@@ -68,9 +73,8 @@ int RunLoad(const CommonOptions& common, const LoadOptions& load) {
     report.floor = *std::move(floor);
   }
   std::fputs(RunTable(report).c_str(), stdout);
-  nlohmann::json json = ReportHeader("attnload run", common.command, *server);
   json["run"] = RunJson(report);
-  if (!WriteJson(common, json)) return kExitUsage;
+  if (!WriteReports(common, json)) return kExitUsage;
   return ExitCodeOf(common, report.result);
 }
 
@@ -87,7 +91,7 @@ int RunFloor(const CommonOptions& common, const FloorOptions& options) {
     }
     if (floor->run.interrupted) return kExitInterrupted;
   }
-  return WriteJson(common, json) ? kExitOk : kExitUsage;
+  return WriteReports(common, json) ? kExitOk : kExitUsage;
 }
 
 }  // namespace attnd::loadtest

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 
@@ -21,6 +22,7 @@ struct RunResult {
   std::int64_t skipped = 0;      // open loop: due with max_in_flight reached, not sent
   std::int64_t warmup_sent = 0;  // sent before the measured time, not counted above
   std::int64_t tokens = 0;       // answered by OK operations
+  Duration warmup{0};            // before the measured time
   Duration measured{0};          // from the end of the warm-up to the last answer
 
   // OK operations only.
@@ -32,8 +34,9 @@ struct RunResult {
   std::set<std::string> kernels;
 
   bool interrupted = false;
-  bool gave_up = false;       // no success for RunOptions::give_up
-  std::string first_failure;  // its status in full
+  std::optional<bool> settled;  // whether the warm-up ended by RunOptions::settle_tolerance
+  bool gave_up = false;         // no success for RunOptions::give_up
+  std::string first_failure;    // its status in full
 
   std::int64_t failed() const;
   double failure_ratio() const;  // of those sent; 0 when nothing was

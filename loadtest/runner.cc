@@ -1,6 +1,7 @@
 #include "loadtest/runner.h"
 
 #include <algorithm>
+#include <numeric>
 #include <string>
 
 #include "client/call_error.h"
@@ -30,14 +31,20 @@ Runner::Runner(RunOptions options, Workload& workload, std::shared_ptr<client::T
 RunResult Runner::Run() {
   std::unique_lock<std::mutex> lock(mutex_);
   start_ = last_ok_ = last_answer_ = time_->Now();
-  measure_from_ = start_ + options_.warmup;
-  end_ = measure_from_ + options_.duration;
+  settling_ = options_.settle_tolerance > 0;
+  slice_start_ = start_;
+  if (settling_) {
+    measure_from_ = end_ = client::TimeSource::kNever;
+  } else {
+    BeginMeasuring(start_ + options_.warmup);
+  }
   next_progress_ = start_;
   if (options_.arrivals != nullptr) next_due_ = start_ + options_.arrivals->Next();
   issuing_ = true;
   while (!ShouldStop(time_->Now())) {
     StartDue(lock);
     const TimePoint now = time_->Now();
+    if (settling_) Settle(now);
     ReportProgress(now);
     time_->WaitUntil(lock, changed_, NextWake(now));
   }
@@ -51,6 +58,32 @@ RunResult Runner::Run() {
       options_.arrivals != nullptr ? std::max(window_end, last_answer_) : last_answer_;
   result_.measured = std::max(Duration(0), measured_to - measure_from_);
   return result_;
+}
+
+void Runner::BeginMeasuring(TimePoint now) {
+  measure_from_ = last_answer_ = now;
+  end_ = now + options_.duration;
+  result_.warmup = now - start_;
+}
+
+void Runner::Settle(TimePoint now) {
+  if (now - slice_start_ < kSettleSlice) return;
+  slice_rates_.push_back(static_cast<double>(slice_ok_) /
+                         std::chrono::duration<double>(now - slice_start_).count());
+  slice_ok_ = 0;
+  slice_start_ = now;
+  if (now - start_ < options_.warmup) return;
+  bool steady = false;
+  if (slice_rates_.size() >= kSettleSlices) {
+    const auto last = slice_rates_.end() - kSettleSlices;
+    const auto [low, high] = std::minmax_element(last, slice_rates_.end());
+    const double mean = std::accumulate(last, slice_rates_.end(), 0.0) / kSettleSlices;
+    steady = mean > 0 && *high - *low <= options_.settle_tolerance * mean;
+  }
+  if (!steady && now - start_ < options_.settle_limit) return;
+  result_.settled = steady;
+  settling_ = false;
+  BeginMeasuring(now);
 }
 
 bool Runner::MayIssue(TimePoint now) const {
@@ -130,6 +163,7 @@ void Runner::Count(TimePoint intended, TimePoint started, TimePoint ended,
                    const OperationResult& result) {
   ++ended_;
   if (result.status.ok()) {
+    if (settling_) ++slice_ok_;
     last_ok_ = ended;
     failures_since_ok_ = 0;
   } else {

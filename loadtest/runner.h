@@ -30,6 +30,10 @@ struct RunOptions {
   int slots = 1;                       // closed loop: workers; open loop: most in flight
   ArrivalProcess* arrivals = nullptr;  // open loop; null: closed loop
   Duration warmup{0};
+  // Above 0: after `warmup` the measured time begins when the answers of the last kSettleSlices
+  // slices differ by at most so much of their mean, after settle_limit in any case.
+  double settle_tolerance = 0;
+  Duration settle_limit = std::chrono::seconds(30);
   Duration duration = std::chrono::seconds(10);  // after the warm-up
   std::int64_t max_requests = 0;                 // ends the run too; 0: no limit
   std::int64_t min_requests = 0;  // the run goes on past `duration` until so many ended
@@ -41,6 +45,9 @@ struct RunOptions {
   const std::atomic<bool>* interrupt = nullptr;
   std::function<void(const Progress&)> on_progress;
 };
+
+inline constexpr std::size_t kSettleSlices = 4;
+inline constexpr std::chrono::milliseconds kSettleSlice{500};
 
 // One run; Run is called once. The workload is prepared for options.slots.
 class Runner {
@@ -59,6 +66,8 @@ class Runner {
   bool ShouldStop(TimePoint now);
   TimePoint NextWake(TimePoint now) const;
   void StartDue(std::unique_lock<std::mutex>& lock);
+  void BeginMeasuring(TimePoint now);
+  void Settle(TimePoint now);
   void ReportProgress(TimePoint now);
   void Drain(std::unique_lock<std::mutex>& lock);
   void Count(TimePoint intended, TimePoint started, TimePoint ended, const OperationResult& result);
@@ -84,6 +93,11 @@ class Runner {
       resting_;
   std::vector<int> failures_in_a_row_;
   std::int64_t issued_ = 0, ended_ = 0, failures_since_ok_ = 0;
+  // While it settles: answers of the slice under way, and the rates of those before.
+  bool settling_ = false;
+  TimePoint slice_start_{};
+  std::int64_t slice_ok_ = 0;
+  std::vector<double> slice_rates_;
   int starting_ = 0;  // threads inside Workload::Start
   bool issuing_ = false;
 };

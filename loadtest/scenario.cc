@@ -72,6 +72,22 @@ absl::Status SetSoftCap(Scenario& scenario, const std::string& value) {
   return absl::OkStatus();
 }
 
+absl::Status SetRate(Scenario& scenario, const std::string& value) {
+  if (!absl::SimpleAtod(value, &scenario.rate) || !std::isfinite(scenario.rate) ||
+      scenario.rate < 0) {
+    return Wrong("", value, "0 or more");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SetArrivals(Scenario& scenario, const std::string& value) {
+  if (value != "poisson" && value != "constant" && value != "burst") {
+    return Wrong("", value, "poisson, constant or burst");
+  }
+  scenario.arrivals = value;
+  return absl::OkStatus();
+}
+
 absl::Status SetMode(Scenario& scenario, const std::string& value) {
   if (value != "unary" && value != "stream") return Wrong("", value, "unary or stream");
   scenario.mode = value == "unary" ? CallMode::kUnary : CallMode::kStream;
@@ -103,10 +119,18 @@ constexpr std::array kKeys{
         &SetInteger<&Scenario::steps, 1, kMaxTokens>},
     Key{"layers", "decode: layers a sequence, one stepped a request (1)",
         &SetInteger<&Scenario::layers, 1, 1024>},
+    Key{"step_tokens", "decode: query tokens a step and sequence (1)",
+        &SetInteger<&Scenario::step_tokens, 1, 65536>},
+    Key{"accepted", "decode: of them that stay, the rest is rolled back (all)",
+        &SetInteger<&Scenario::accepted, 0, 65536>},
     Key{"mode", "decode: unary or stream (unary)", &SetMode},
     Key{"connections", "TCP connections (1)", &SetInteger<&Scenario::connections, 1, 256>},
     Key{"workers", "requests in flight, closed loop (attend 1, decode 8)",
         &SetInteger<&Scenario::workers, 0, 65536>},
+    Key{"rate", "run: requests a second of an open loop (0: closed loop)", &SetRate},
+    Key{"arrivals", "run: poisson, constant or burst (poisson)", &SetArrivals},
+    Key{"max_in_flight", "run: most requests in flight in an open loop (256)",
+        &SetInteger<&Scenario::max_in_flight, 1, 1 << 20>},
 };
 
 absl::Status Set(Scenario& scenario, const std::string& name, const std::string& value) {
@@ -140,6 +164,15 @@ absl::StatusOr<Scenario> Completed(Scenario scenario) {
   if (scenario.kv_heads == 0) scenario.kv_heads = scenario.heads;
   if (scenario.kv_tokens == 0) scenario.kv_tokens = scenario.tokens;
   if (scenario.workers == 0) scenario.workers = scenario.kind == Kind::kAttend ? 1 : 8;
+  if (scenario.accepted == 0) scenario.accepted = scenario.step_tokens;
+  if (scenario.accepted > scenario.step_tokens) {
+    return Wrong("accepted", absl::StrCat(scenario.accepted),
+                 absl::StrCat("at most step_tokens = ", scenario.step_tokens));
+  }
+  if (scenario.steps < scenario.step_tokens) {
+    return Wrong("steps", absl::StrCat(scenario.steps),
+                 absl::StrCat("at least step_tokens = ", scenario.step_tokens));
+  }
   if (scenario.heads % scenario.kv_heads != 0) {
     return Wrong("kv_heads", absl::StrCat(scenario.kv_heads),
                  absl::StrCat("a divisor of heads = ", scenario.heads));
@@ -203,7 +236,7 @@ absl::StatusOr<std::vector<Scenario>> ReadScenarios(const std::string& yaml_path
 
 std::int64_t TokensPerRequest(const Scenario& scenario) {
   return scenario.kind == Kind::kAttend ? std::int64_t{scenario.sequences} * scenario.tokens
-                                        : scenario.sequences;
+                                        : std::int64_t{scenario.sequences} * scenario.step_tokens;
 }
 
 std::string ScenarioSpec(const Scenario& scenario) {
@@ -218,7 +251,8 @@ std::string ScenarioSpec(const Scenario& scenario) {
                     ",causal=", scenario.causal ? "true" : "false");
   } else {
     absl::StrAppend(&text, ",prompt=", scenario.prompt, ",steps=", scenario.steps,
-                    ",layers=", scenario.layers,
+                    ",layers=", scenario.layers, ",step_tokens=", scenario.step_tokens,
+                    ",accepted=", scenario.accepted,
                     ",mode=", scenario.mode == CallMode::kUnary ? "unary" : "stream");
   }
   return text;

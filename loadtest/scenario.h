@@ -40,10 +40,18 @@ struct Scenario {
   int prompt = 1024;
   int steps = 64;
   int layers = 1;
+  int step_tokens =
+      1;             // query tokens a step and sequence: more check a draft, or continue a prompt
+  int accepted = 0;  // of them stay, the rest is rolled back (by epoch); 0: all
 
   CallMode mode = CallMode::kUnary;  // stream: kind=decode only
   int connections = 1;
   int workers = 0;  // requests in flight in a closed loop; 0: 1 for attend, 8 for decode
+
+  // How `attnload run` sends it where no flag says otherwise.
+  double rate = 0;                   // requests a second of an open loop; 0: closed loop
+  std::string arrivals = "poisson";  // poisson, constant, burst
+  int max_in_flight = 256;           // open loop
 };
 
 // Checked and with its defaults filled in. INVALID_ARGUMENT names the key, what it got and what it

@@ -134,7 +134,7 @@ class AttendWorkload final : public Workload {
   client::AttentionClient client_;  // last: its calls end before what they use goes
 };
 
-// Decode: every slot owns its sequences and steps them together, one token each a request.
+// Decode: every slot owns its sequences and steps them together in one request.
 class DecodeWorkload final : public Workload {
  public:
   explicit DecodeWorkload(const ServiceWorkloadOptions& options)
@@ -185,10 +185,9 @@ class DecodeWorkload final : public Workload {
 
 absl::Status DecodeWorkload::Prepare(int slots) {
   const Scenario& scenario = options_.scenario;
-  const std::vector<std::int64_t> kv_shape{scenario.sequences, scenario.kv_heads,
-                                           scenario.head_dim};
-  q_ = RandomTensor(scenario.data_type, {scenario.sequences, scenario.heads, scenario.head_dim},
-                    options_.seed);
+  const std::int64_t tokens = TokensPerRequest(scenario);
+  const std::vector<std::int64_t> kv_shape{tokens, scenario.kv_heads, scenario.head_dim};
+  q_ = RandomTensor(scenario.data_type, {tokens, scenario.heads, scenario.head_dim}, options_.seed);
   k_ = RandomTensor(scenario.data_type, kv_shape, options_.seed + 1);
   v_ = RandomTensor(scenario.data_type, kv_shape, options_.seed + 2);
   const std::int64_t row_bytes = std::int64_t{scenario.kv_heads} * scenario.head_dim *
@@ -237,7 +236,7 @@ absl::Status DecodeWorkload::AddSequence(Slot& slot) {
   v1::Step& step = slot.steps.emplace_back();
   step.set_sequence_id(created->sequence_id());
   step.set_position(scenario.prompt);
-  step.set_num_tokens(1);
+  step.set_num_tokens(scenario.step_tokens);
   return options_.fill_cache ? AppendPrompt(created->sequence_id()) : absl::OkStatus();
 }
 
@@ -269,16 +268,18 @@ absl::Status DecodeWorkload::AppendPrompt(const std::string& sequence_id) {
 void DecodeWorkload::Advance(Slot& slot) const {
   const Scenario& scenario = options_.scenario;
   for (v1::Step& step : slot.steps) {
-    // All layers of a token, then the next token; after the last one back to the prompt.
+    // All layers of a step, then the next step; after the last one back to the prompt.
     if (step.layer() + 1 < scenario.layers) {
       step.set_layer(step.layer() + 1);
       continue;
     }
     step.set_layer(0);
-    step.set_position(step.position() + 1);
-    if (step.position() < std::int64_t{scenario.prompt} + scenario.steps) continue;
-    step.set_position(scenario.prompt);
-    step.set_epoch(step.epoch() + 1);
+    step.set_position(step.position() + scenario.accepted);
+    const std::int64_t end = std::int64_t{scenario.prompt} + scenario.steps;
+    const bool back = step.position() + scenario.step_tokens > end;
+    if (back) step.set_position(scenario.prompt);
+    // A larger epoch cuts the layer to the step's position: what was not accepted goes.
+    if (back || scenario.accepted < scenario.step_tokens) step.set_epoch(step.epoch() + 1);
   }
 }
 
@@ -293,7 +294,7 @@ OperationResult DecodeWorkload::ResultOf(const client::DecodeResult& reply) cons
         absl::StrCat("a reply with ", reply.o.size_bytes, " bytes of o, expected ", q_.size_bytes));
     return result;
   }
-  result.tokens = options_.scenario.sequences;
+  result.tokens = q_.shape[0];
   Describe(reply.execution, result);
   return result;
 }

@@ -1,6 +1,7 @@
 #include "loadtest/session_workload.h"
 
 #include <algorithm>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -39,15 +40,23 @@ Tensor FirstRows(const Tensor& tensor, std::int64_t rows) {
 
 struct SessionWorkload::Session {
   std::string sequence_id;
+  std::size_t forked_blocks = 0;
   client::CallOptions call;
   OperationResult result;
   SessionTimes times;
 };
 
-SessionWorkload::SessionWorkload(const ServiceWorkloadOptions& options, Trace trace)
-    : options_(options), trace_(std::move(trace)), client_(OptionsOf(options)) {}
+SessionWorkload::SessionWorkload(const ServiceWorkloadOptions& options, Trace trace,
+                                 std::int64_t prefix_tokens)
+    : options_(options),
+      trace_(std::move(trace)),
+      prefixes_(trace_.empty() ? 0 : prefix_tokens / trace_.front().block_tokens),
+      client_(OptionsOf(options)) {}
 
-SessionWorkload::~SessionWorkload() = default;
+SessionWorkload::~SessionWorkload() {
+  threads_.clear();
+  Delete(prefixes_.TakeAll(), {.timeout = std::chrono::seconds(5)});
+}
 
 absl::Status SessionWorkload::Prepare(int slots) {
   const Scenario& scenario = options_.scenario;
@@ -56,6 +65,9 @@ absl::Status SessionWorkload::Prepare(int slots) {
                                           return one.prompt_tokens < other.prompt_tokens;
                                         });
   if (longest == trace_.end()) return absl::InvalidArgumentError("the trace holds no record");
+  for (const TraceRecord& record : trace_) {
+    max_tokens_ = std::max(max_tokens_, record.prompt_tokens + record.output_tokens);
+  }
   const std::int64_t row_bytes =
       std::int64_t{scenario.heads} * scenario.head_dim * client::ElementBytes(scenario.data_type);
   const std::int64_t rows =
@@ -84,44 +96,96 @@ OperationResult SessionWorkload::Run(const TraceRecord& record, std::chrono::nan
   Session session;
   session.call.timeout = timeout;
   session.result.status = RunSteps(session, record);
-  if (!session.sequence_id.empty()) {
-    v1::DeleteSequencesRequest request;
-    request.add_sequence_ids(session.sequence_id);
-    // Best effort: its lease ends what is left.
-    client_.DeleteSequences(request, session.call).status().IgnoreError();
-  }
+  if (!session.sequence_id.empty()) Delete({session.sequence_id}, session.call);
   if (session.result.status.ok()) {
-    session.result.tokens = record.prompt_tokens + record.output_tokens - 1;
+    session.result.tokens =
+        record.prompt_tokens - session.times.forked_tokens + record.output_tokens - 1;
     const std::lock_guard lock(mutex_);
+    times_.prompt_tokens += record.prompt_tokens;
+    times_.forked_tokens += session.times.forked_tokens;
     times_.first_token.Merge(session.times.first_token);
     times_.step.Merge(session.times.step);
   }
   return std::move(session.result);
 }
 
-absl::Status SessionWorkload::RunSteps(Session& session, const TraceRecord& record) {
+void SessionWorkload::Delete(const std::vector<std::string>& sequences,
+                             const client::CallOptions& call) {
+  if (sequences.empty()) return;
+  v1::DeleteSequencesRequest request;
+  for (const std::string& sequence : sequences) request.add_sequence_ids(sequence);
+  // Best effort: leases end what is left.
+  client_.DeleteSequences(request, call).status().IgnoreError();
+}
+
+absl::StatusOr<std::string> SessionWorkload::Create(const Session& session) {
   const Scenario& scenario = options_.scenario;
-  const SteadyClock::time_point start = SteadyClock::now();
   v1::CreateSequenceRequest request;
   request.set_num_layers(scenario.layers);
   request.set_num_heads(scenario.heads);
   request.set_num_kv_heads(scenario.kv_heads);
   request.set_head_dim(scenario.head_dim);
   request.set_data_type(scenario.data_type);
-  request.set_max_tokens(record.prompt_tokens + record.output_tokens);
+  request.set_max_tokens(max_tokens_);
   v1::AttentionOptions& attention = *request.add_layer_groups()->mutable_options();
   if (scenario.window >= 0) attention.set_window_left(scenario.window);
   attention.set_logits_soft_cap(static_cast<float>(scenario.soft_cap));
   const auto created = client_.CreateSequence(std::move(request), session.call);
   if (!created.ok()) return created.status();
-  session.sequence_id = created->sequence_id();
+  return created->sequence_id();
+}
 
+absl::StatusOr<std::string> SessionWorkload::Fork(const Session& session, const std::string& parent,
+                                                  std::int64_t num_tokens) {
+  v1::ForkSequenceRequest request;
+  request.set_sequence_id(parent);
+  request.set_num_tokens(num_tokens);
+  const auto forked = client_.ForkSequence(std::move(request), session.call);
+  if (!forked.ok()) return forked.status();
+  return forked->sequence_id();
+}
+
+absl::StatusOr<std::int64_t> SessionWorkload::Begin(Session& session, const TraceRecord& record) {
+  const std::span<const std::int64_t> blocks(record.blocks.data(), WholeBlocks(record));
+  if (const auto match = prefixes_.Find(blocks)) {
+    // The prompt's last token is always asked: its answer is the first token of the output.
+    const std::int64_t shared =
+        std::min(static_cast<std::int64_t>(match->num_blocks) * record.block_tokens,
+                 record.prompt_tokens - 1);
+    if (auto forked = Fork(session, match->sequence_id, shared); forked.ok()) {
+      session.sequence_id = *std::move(forked);
+      session.forked_blocks = match->num_blocks;
+      session.times.forked_tokens = shared;
+      return shared;
+    }
+    // Gone on the server, or meanwhile from the store.
+    prefixes_.Forget(match->sequence_id);
+  }
+  auto created = Create(session);
+  if (!created.ok()) return created.status();
+  session.sequence_id = *std::move(created);
+  return 0;
+}
+
+void SessionWorkload::KeepPrefix(const Session& session, const TraceRecord& record) {
+  const std::span<const std::int64_t> blocks(record.blocks.data(), WholeBlocks(record));
+  if (blocks.size() <= session.forked_blocks) return;
+  auto kept = Fork(session, session.sequence_id,
+                   static_cast<std::int64_t>(blocks.size()) * record.block_tokens);
+  if (kept.ok()) Delete(prefixes_.Add(*std::move(kept), blocks), session.call);
+}
+
+absl::Status SessionWorkload::RunSteps(Session& session, const TraceRecord& record) {
+  const SteadyClock::time_point start = SteadyClock::now();
+  const auto begun = Begin(session, record);
+  if (!begun.ok()) return begun.status();
   const std::int64_t chunk = q_.shape[0];
-  for (std::int64_t done = 0; done < record.prompt_tokens; done += chunk) {
+  for (std::int64_t done = *begun; done < record.prompt_tokens; done += chunk) {
     const std::int64_t rows = std::min(chunk, record.prompt_tokens - done);
     if (absl::Status status = Append(session, done, rows); !status.ok()) return status;
   }
   session.times.first_token.Record(SteadyClock::now() - start);
+  KeepPrefix(session, record);
   // The prompt's last row answered the first output token.
   for (std::int64_t token = 1; token < record.output_tokens; ++token) {
     const SteadyClock::time_point step_start = SteadyClock::now();

@@ -43,7 +43,7 @@ absl::Status Append(Trace& trace, std::chrono::nanoseconds time, std::int64_t pr
   if (!trace.empty() && arrival < trace.back().arrival) {
     return InLine(number, "earlier than the line before");
   }
-  trace.push_back({arrival, *prompt_tokens, *output_tokens});
+  trace.push_back({arrival, *prompt_tokens, *output_tokens, {}});
   return absl::OkStatus();
 }
 
@@ -118,9 +118,18 @@ absl::StatusOr<Trace> ParseMooncakeTrace(std::string_view text) {
         return InLine(number, absl::StrCat("need an object with the whole number '", key, "'"));
       }
     }
-    return Append(trace, std::chrono::milliseconds(json["timestamp"].get<std::int64_t>()),
-                  json["input_length"].get<std::int64_t>(),
-                  json["output_length"].get<std::int64_t>(), number, first);
+    absl::Status appended =
+        Append(trace, std::chrono::milliseconds(json["timestamp"].get<std::int64_t>()),
+               json["input_length"].get<std::int64_t>(), json["output_length"].get<std::int64_t>(),
+               number, first);
+    if (!appended.ok() || !json.contains("hash_ids")) return appended;
+    const auto& blocks = json["hash_ids"];
+    const auto is_name = [](const auto& each) { return each.is_number_integer(); };
+    if (!blocks.is_array() || !std::all_of(blocks.begin(), blocks.end(), is_name)) {
+      return InLine(number, "need a list of whole numbers for 'hash_ids'");
+    }
+    trace.back().blocks = blocks.template get<std::vector<std::int64_t>>();
+    return absl::OkStatus();
   });
   return status.ok() ? NotEmpty(std::move(trace)) : absl::StatusOr<Trace>(status);
 }
@@ -140,6 +149,11 @@ absl::StatusOr<Trace> ReadTrace(const std::string& path) {
   return absl::Status(trace.status().code(), absl::StrCat(path, ": ", trace.status().message()));
 }
 
+std::size_t WholeBlocks(const TraceRecord& record) {
+  return std::min(record.blocks.size(),
+                  static_cast<std::size_t>(record.prompt_tokens / record.block_tokens));
+}
+
 Trace Scaled(const Trace& trace, const TraceScale& scale) {
   Trace scaled = trace;
   if (scale.limit > 0 && static_cast<std::size_t>(scale.limit) < scaled.size()) {
@@ -153,6 +167,7 @@ Trace Scaled(const Trace& trace, const TraceScale& scale) {
         std::llround(static_cast<double>(record.arrival.count()) / scale.speed));
     record.prompt_tokens = length(record.prompt_tokens);
     record.output_tokens = length(record.output_tokens);
+    record.block_tokens = length(record.block_tokens);
   }
   return scaled;
 }

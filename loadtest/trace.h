@@ -18,6 +18,10 @@ struct TraceRecord {
   std::chrono::nanoseconds arrival{0};  // from the first record
   std::int64_t prompt_tokens = 1;       // >= 1
   std::int64_t output_tokens = 1;       // >= 1
+  // Names of the prompt's blocks, from its start; equal ones in two records are equal prompts up to
+  // there. The last block may be cut short by the prompt's end.
+  std::vector<std::int64_t> blocks;
+  std::int64_t block_tokens = 512;
 };
 using Trace = std::vector<TraceRecord>;
 
@@ -26,15 +30,18 @@ using Trace = std::vector<TraceRecord>;
 absl::StatusOr<Trace> ParseAzureTrace(std::string_view text);
 
 // Mooncake's traces: a JSON object a line with timestamp (milliseconds), input_length,
-// output_length. Its hash_ids, which tell what prompts share, are not used.
+// output_length, and where it has them hash_ids, the names of the prompt's blocks of 512 tokens.
 absl::StatusOr<Trace> ParseMooncakeTrace(std::string_view text);
 
 // By the file's name: .csv or .jsonl. An error names the file and the line.
 absl::StatusOr<Trace> ReadTrace(const std::string& path);
 
+// How many of the record's blocks are whole.
+std::size_t WholeBlocks(const TraceRecord& record);
+
 struct TraceScale {
   double speed = 1;        // > 0; 2: gaps half as long
-  double lengths = 1;      // > 0; of prompts and outputs, rounded, at least 1
+  double lengths = 1;      // > 0; of prompts, outputs and blocks, rounded, at least 1
   std::int64_t limit = 0;  // only so many records from the start; 0: all
 };
 // Pure.

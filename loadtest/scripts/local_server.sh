@@ -79,7 +79,7 @@ stop_server() {
 attnload() {
   local command=$1
   shift
-  "$build/loadtest/attnload" "$command" --server "$server" --no_progress "$@"
+  "$build/loadtest/attnload" "$command" --server "$server" --admin "$admin" --no_progress "$@"
 }
 
 metric() {

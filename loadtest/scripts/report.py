@@ -17,6 +17,7 @@ import sys
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 260, 70, 28, 14, 44
 KNEE_FACTOR = 3  # p99 of the knee over p99 of the lowest rate, at most
 KNEE_KEEPS_UP = 0.95  # answers over offer, at least
+STAGES = ("wire_decode", "queue", "host_to_device", "kernel", "device_to_host", "wire_encode")
 PERCENTILES = (("p50_us", 0.5), ("p75_us", 0.75), ("p90_us", 0.9), ("p95_us", 0.95), ("p99_us", 0.99), ("p99_9_us", 0.999))
 STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --dim: #667; --line: #d5d8de; --page: #fff; --s0: #2563eb; --s1: #d97706; --s2: #059669; --s3: #7c3aed; }
@@ -86,19 +87,54 @@ def line_plot(caption, series, x_label, y_label, *, log=False, shown=number, x_s
     return figure(f"{caption} ({y_label})", parts, HEIGHT)
 
 
-def bar_plot(caption, groups, shown=number):
-    """groups: (name, {side: value}) pairs. Bars are drawn against the largest of their own group: groups may differ by orders of magnitude."""
+def bar_plot(caption, groups, shown=number, *, largest=None):
+    """groups: (name, {side: value}) pairs. Bars are drawn against `largest`, or against the largest of their own group where groups may differ by
+    orders of magnitude."""
     parts, y, sides = [], 6, list(dict.fromkeys(side for _, values in groups for side in values))
     for name, values in groups:
         parts.append(f'<text x="{LEFT - 60}" y="{y + 12}">{html.escape(name)}</text>')
         y += 18
         for side, value in values.items():
-            length = (WIDTH - LEFT - 250) * value / max(max(values.values()), 1e-12)
+            length = (WIDTH - LEFT - 250) * value / max(largest or max(values.values()), 1e-12)
             parts.append(f'<rect x="{LEFT}" y="{y}" width="{length:.1f}" height="12" rx="2" fill="var(--s{sides.index(side) % 4})"/>'
                          f'<text x="{LEFT + length + 6:.1f}" y="{y + 10}">{html.escape(side)} {html.escape(shown(value))}</text>')
             y += 15
         y += 6
     return figure(caption, parts, y + 4)
+
+
+def roofline_plot(caption, points, roofs):
+    """points: (name, FLOP a byte, FLOP/s). roofs: (name, bytes a second). Both axes are logarithmic."""
+    if not points:
+        return ""
+    x_low = 10.0 ** math.floor(math.log10(min(x for _, x, _ in points) / 2))
+    x_high = 10.0 ** math.ceil(math.log10(max(x for _, x, _ in points) * 2))
+    tops = [y for _, _, y in points] + [bandwidth * x_low * 3 for _, bandwidth in roofs]
+    y_low, y_high = 10.0 ** math.floor(math.log10(min(tops) / 2)), 10.0 ** math.ceil(math.log10(max(tops) * 2))
+
+    def at(x, y):
+        return (LEFT + math.log(x / x_low) / math.log(x_high / x_low) * (WIDTH - LEFT - RIGHT),
+                HEIGHT - BOTTOM - math.log(y / y_low) / math.log(y_high / y_low) * (HEIGHT - TOP - BOTTOM))
+
+    parts = []
+    for mark in ticks(y_low, y_high, True):
+        y = at(x_low, mark)[1]
+        parts.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="var(--line)"/>'
+                     f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{number(mark)}</text>')
+    for mark in ticks(x_low, x_high, True):
+        parts.append(f'<text x="{at(mark, y_low)[0]:.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{number(mark)}</text>')
+    for name, bandwidth in roofs:
+        start, end = max(x_low, y_low / bandwidth), min(x_high, y_high / bandwidth)
+        if start < end:
+            (x1, y1), (x2, y2) = at(start, bandwidth * start), at(end, bandwidth * end)
+            parts.append(f'<line class="roof" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="var(--ink)" stroke-width="1.5"/>'
+                         f'<text x="{(x1 + x2) / 2 - 8:.1f}" y="{(y1 + y2) / 2 - 8:.1f}" text-anchor="end">{html.escape(name)} {number(bandwidth)}B/s</text>')
+    for index, (name, intensity, rate) in enumerate(points):
+        x, y = at(intensity, rate)
+        parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5" fill="var(--s{index % 4})"><title>{html.escape(name)}: {number(rate)}FLOP/s at {number(intensity)} FLOP/B</title></circle>'
+                     f'<text x="{x + 9:.1f}" y="{y + 4:.1f}">{html.escape(name)}</text>')
+    parts.append(f'<text x="{WIDTH - RIGHT}" y="{HEIGHT - 6}" text-anchor="end">FLOP a byte of device memory</text>')
+    return figure(f"{caption} (FLOP/s)", parts, HEIGHT)
 
 
 def figure(caption, parts, height):
@@ -122,12 +158,15 @@ def comparison_section(report):
         values = {"fused": each["fused_tokens_per_second"], "naive": each["naive_tokens_per_second"]}
         if "alone" in each:
             values["fused, never batched"] = each["alone"]["tokens_per_second"]
+        if "naive_alone" in each:
+            values["naive, never batched"] = each["naive_alone"]["tokens_per_second"]
         groups.append((each["name"], values))
         rows.append((each["name"], number(values["fused"]), number(values["naive"]), interval(each, "fused_over_naive_interval"),
-                     interval(each, "batching_on_over_off_interval"), duration(each["fused"]["p50_us"]), duration(each["naive"]["p50_us"]),
+                     interval(each, "batching_on_over_off_interval"),
+                     interval(each, "naive_batching_on_over_off_interval"), duration(each["fused"]["p50_us"]), duration(each["naive"]["p50_us"]),
                      duration(each["fused"]["kernel_p50_us"]), duration(each["naive"]["kernel_p50_us"]), duration(each["floor_p50_us"])))
     return ("<h2>Both sides</h2><div class=plots>" + bar_plot("Tokens a second, through the whole service", groups) + "</div>" +
-            table(("scenario", "fused tokens/s", "naive tokens/s", "fused / naive [95 %]", "batching on / off [95 %]", "fused p50", "naive p50",
+            table(("scenario", "fused tokens/s", "naive tokens/s", "fused / naive [95 %]", "batching on / off [95 %]", "of naive", "fused p50", "naive p50",
                    "fused kernel p50", "naive kernel p50", "floor p50"), rows) +
             "<p class=dim>Sides in turn, block by block, on the same server and tensors; the interval is a bootstrap over blocks. floor: the same bytes "
             "through an echo server.</p>")
@@ -174,6 +213,59 @@ def runs_section(runs):
             table(("scenario", "offered/s", "OK/s", "failed", "skipped", "p50", "p90", "p99", "lag p99", "batch", "failures"), run_rows(runs)))
 
 
+def add_up(works):
+    """One account of several: kernels, stages and batches are sums, ceilings the last ones."""
+    kernels, stages, bounds, counts = {}, {}, [], []
+    for work in works:
+        for kernel in work["kernels"]:
+            sums = kernels.setdefault(kernel["kernel"], dict.fromkeys(("launches", "busy_seconds", "hbm_bytes", "flops"), 0.0))
+            for key in sums:
+                sums[key] += kernel[key]
+        for stage, each in work["stages"].items():
+            sums = stages.setdefault(stage, {"count": 0.0, "seconds": 0.0})
+            for key in sums:
+                sums[key] += each[key]
+        bounds = work["batch_sequences"]["bounds"]
+        counts = [one + other for one, other in zip(counts or [0.0] * (len(bounds) + 1), work["batch_sequences"]["counts"], strict=True)]
+    ceilings = {" ".join(["measured", *(value for label, value in each["labels"].items() if label not in ("device", "kind"))]): each["value"]
+                for each in works[-1]["ceilings"] if each["unit"] == "B/s" and each["labels"].get("kind") == "measured"}
+    return kernels, stages, list(zip(batch_names(bounds), counts, strict=True)) if bounds else [], ceilings
+
+
+def batch_names(bounds):
+    names = [f"{bounds[0]:g}"]
+    names += [f"{high:g}" if high == low + 1 else f"{low + 1:g} to {high:g}" for low, high in zip(bounds, bounds[1:])]
+    return [*names, f"above {bounds[-1]:g}"]
+
+
+def server_section(works):
+    """What the servers themselves account for, all reports together."""
+    kernels, stages, batches, ceilings = add_up(works)
+    plots, total = [], sum(count for _, count in batches)
+    if total:
+        plots.append(bar_plot("Batches by their sequences", [(f"{name} sequences", {"share": count / total}) for name, count in batches if count], lambda share: f"{share:.1%}",
+                              largest=max(count for _, count in batches) / total))
+    in_order = [stage for stage in STAGES if stage in stages]
+    if in_order:
+        means = {stage.replace("_", " "): 1e6 * stages[stage]["seconds"] / stages[stage]["count"] for stage in in_order}
+        plots.append(bar_plot("Mean time of a request or its batch in each stage of the server", [(stage, {"mean": mean}) for stage, mean in means.items()], duration,
+                              largest=max(means.values())))
+    rates = {name: each["hbm_bytes"] / each["busy_seconds"] for name, each in kernels.items() if each["busy_seconds"] > 0 and each["hbm_bytes"] > 0}
+    if rates:
+        bars = [(name, {"modelled bytes over kernel time": rate}) for name, rate in sorted(rates.items())]
+        bars += [(name, {"ceiling": value}) for name, value in ceilings.items()]
+        plots.append(bar_plot("HBM throughput of each kernel", bars, lambda rate: f"{number(rate)}B/s", largest=max([*rates.values(), *ceilings.values()])))
+    points = [(name, each["flops"] / each["hbm_bytes"], each["flops"] / each["busy_seconds"])
+              for name, each in sorted(kernels.items()) if each["flops"] > 0 and each["hbm_bytes"] > 0 and each["busy_seconds"] > 0]
+    plots.append(roofline_plot("Roofline", points, list(ceilings.items())))
+    rows = [(name, f"{each['launches']:.0f}", duration(1e6 * each["busy_seconds"] / each["launches"]),
+             f"{number(rates[name])}B/s" if name in rates else "–", f"{number(each['flops'] / each['busy_seconds'])}" if each["busy_seconds"] > 0 else "–")
+            for name, each in sorted(kernels.items())]
+    return ("<h2>The server's own account</h2><div class=plots>" + "".join(plots) + "</div>" +
+            table(("kernel", "launches", "mean time", "HBM throughput", "FLOP/s"), rows) +
+            "<p class=dim>From /statusz.json of the admin port before and after each run, warm-up included; bytes are modelled from the shapes.</p>")
+
+
 def soak_section(samples):
     start = samples[0]["time"]
 
@@ -201,6 +293,9 @@ def page(title, comparisons, runs, samples):
     sections = [comparison_section(report) for report in comparisons]
     if runs:
         sections.append(runs_section([report["run"] for report in runs]))
+    works = [report["server_work"] for report in reports if "server_work" in report]
+    if works:
+        sections.append(server_section(works))
     if samples:
         sections.append(soak_section(samples))
     commands = "".join(f"<li><code>{html.escape(report['command'])}</code></li>" for report in reports)

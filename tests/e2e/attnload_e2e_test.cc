@@ -1,6 +1,8 @@
 // attnload against the real server in this process: the library's commands and the binary.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <fstream>
 #include <string>
 
 #include "client/file_bytes.h"
@@ -58,6 +60,45 @@ TEST_F(AttnloadE2eTest, AReportThatCannotBeWrittenIsToldBeforeTheRun) {
   EXPECT_EQ(local_.backend.batches(), 0);
 }
 
+TEST_F(AttnloadE2eTest, TheServersOwnAccountStandsInTheReport) {
+  const std::string csv = TemporaryPath("report.csv");
+  const ProgramResult result =
+      Run("run",
+          "--scenario kind=decode,heads=2,head_dim=32,prompt=16,workers=2 --warmup 0 "
+          "--requests 50 --no_floor --csv " +
+              csv + " --admin 127.0.0.1:" + std::to_string(local_.server->admin_port()));
+  ASSERT_EQ(result.exit_code, 0) << result.output << result.errors;
+  const Json work = Report()["server_work"];
+  double launches = 0;
+  for (const Json& kernel : work["kernels"]) {
+    if (kernel["flops"].get<double>() > 0) launches += kernel["launches"].get<double>();
+  }
+  EXPECT_GE(launches, 25) << work << ": one launch for at most two steps";
+  // Steps, and the prompts of two sequences.
+  EXPECT_GE(work["stages"]["queue"]["count"], 50);
+  const auto lines = client::ReadFileBytes(csv);
+  ASSERT_TRUE(lines.ok()) << lines.status();
+  const std::string text(reinterpret_cast<const char*>(lines->data.get()),
+                         static_cast<std::size_t>(lines->size));
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2) << text;
+
+  EXPECT_EQ(Run("run", "--admin 127.0.0.1:1 --requests 1").exit_code, 3);
+}
+
+TEST_F(AttnloadE2eTest, AScenarioOfAFileSaysHowItIsSent) {
+  const std::string file = TemporaryPath("scenarios.yaml");
+  std::ofstream(file) << "scenarios:\n"
+                         "  - {name: one, tokens: 8, heads: 1}\n"
+                         "  - {name: two, tokens: 8, heads: 1, rate: 100, arrivals: burst}\n";
+  ASSERT_EQ(Run("run", "--scenarios " + file + " --name two --duration 0.2 --warmup 0 --no_floor")
+                .exit_code,
+            0);
+  EXPECT_EQ(Report()["run"]["loop"], "open");
+  EXPECT_EQ(Report()["run"]["offered_requests_per_second"], 100);
+  EXPECT_EQ(Run("run", "--scenarios " + file).exit_code, 2) << "two scenarios, no name";
+  EXPECT_EQ(Run("run", "--scenarios " + file + " --name three").exit_code, 2);
+}
+
 TEST_F(AttnloadE2eTest, AnOpenLoopOfDecodeStreamsKeepsItsRate) {
   const ProgramResult result =
       Run("run",
@@ -77,6 +118,8 @@ TEST_F(AttnloadE2eTest, EveryPathOfTheWorkloadsIsServed) {
         "3",
         "kind=decode,type=fp16,heads=4,kv_heads=1,head_dim=80,prompt=3,sequences=3,workers=2",
         "kind=decode,heads=2,head_dim=32,prompt=300,window=64,soft_cap=20,mode=stream",
+        "kind=decode,heads=4,head_dim=32,prompt=50,steps=13,step_tokens=5,accepted=3,layers=2",
+        "kind=decode,heads=4,head_dim=32,prompt=0,steps=12,step_tokens=4,mode=stream",
         "kind=attend,type=bf16,tokens=33,kv_tokens=65,sequences=3,heads=4,kv_heads=2,causal=false",
         "kind=attend,capture=" ATTND_CAPTURE ",prefix=layers.3.,causal=false"}) {
     const ProgramResult result = Run("run", std::string("--requests 60 --warmup 0 --no_floor ") +
@@ -104,6 +147,24 @@ TEST_F(AttnloadE2eTest, BothKindsOfTracesAreReplayed) {
   EXPECT_EQ(Run("replay", "--trace /nonexistent.csv").exit_code, 2);
 }
 
+// Prompts of a tenth of their length: blocks of 51 tokens. The second session shares two of them
+// with the first, the third its first 204 tokens, all but one, with the second.
+TEST_F(AttnloadE2eTest, PromptsThatBeginAlikeAreForked) {
+  const std::string replay =
+      "--scenario kind=decode,heads=4,kv_heads=2,head_dim=32,layers=2 --length_scale 0.1 --speed 4 "
+      "--trace " ATTND_TRACES "/mooncake_shared_prefix.jsonl";
+  ASSERT_EQ(Run("replay", replay).exit_code, 0);
+  const Json run = Report()["run"];
+  EXPECT_EQ(run["result"]["ok"], 4);
+  EXPECT_EQ(run["replay"]["prompt_tokens"], 130 + 210 + 205 + 90);
+  EXPECT_EQ(run["replay"]["forked_tokens"], 2 * 51 + 4 * 51);
+  EXPECT_TRUE(local_.AwaitIdle());
+  EXPECT_EQ(local_.server->GetSnapshot().sequences_idle, 0) << "kept sequences are deleted";
+
+  ASSERT_EQ(Run("replay", replay + " --prefix_tokens 0").exit_code, 0);
+  EXPECT_EQ(Report()["run"]["replay"]["forked_tokens"], 0);
+}
+
 TEST_F(AttnloadE2eTest, CompareRunsFusedNaiveAndAlone) {
   const ProgramResult result =
       Run("compare",
@@ -126,6 +187,8 @@ TEST_F(AttnloadE2eTest, CompareRunsFusedNaiveAndAlone) {
   const Json& steps = report["scenarios"][1];
   EXPECT_GT(steps["batching_on_over_off"].get<double>(), 0);
   EXPECT_EQ(steps["alone"]["mean_batch_requests"], 1.0) << "alone is never batched";
+  EXPECT_EQ(steps["naive_alone"]["mean_batch_requests"], 1.0);
+  EXPECT_GT(steps["naive_batching_on_over_off_interval"]["median"].get<double>(), 0);
   EXPECT_FALSE(report["server"]["devices"].empty());
 }
 

@@ -42,6 +42,21 @@ TEST(ArrivalProcessTest, PoissonGapsHaveMeanAndSpreadOfAnExponential) {
   EXPECT_NEAR(deviation, 1e-3, 1e-3 * 7 / std::sqrt(kCount));
 }
 
+TEST(ArrivalProcessTest, BurstsKeepTheMeanRateInOneSecondOfFour) {
+  const auto arrivals = BurstArrivals(1000, 5);
+  constexpr int kCount = 38'000;
+  Duration last{};
+  for (int i = 0; i < kCount; ++i) {
+    const Duration next = arrivals->Next();
+    ASSERT_GE(next, last);
+    ASSERT_LT(next % std::chrono::seconds(4), std::chrono::seconds(1));
+    last = next;
+  }
+  // Nine bursts and a half of 4,000 each: 9.5 busy seconds, with a standard error of
+  // sqrt(38000) / 4000 = 0.05. Five of them.
+  EXPECT_NEAR(std::chrono::duration<double>(last).count(), 36.5, 0.25);
+}
+
 TEST(ArrivalProcessTest, TheSameSeedGivesTheSamePlan) {
   const auto a = PoissonArrivals(10, 7);
   const auto b = PoissonArrivals(10, 7);
@@ -61,6 +76,7 @@ TEST(ArrivalProcessTest, UnusableRatesAndKindsAreRefused) {
   }
   EXPECT_FALSE(MakeArrivals("bursty", 1, 1).ok());
   EXPECT_TRUE(MakeArrivals("constant", 1, 1).ok());
+  EXPECT_TRUE(MakeArrivals("burst", 1, 1).ok());
 }
 
 }  // namespace

@@ -102,6 +102,54 @@ TEST_F(RunnerTest, AStallShowsInLatencyFromTheIntendedStart) {
   EXPECT_NEAR(result.requests_per_second(), 100, 1);
 }
 
+// A server that answers ever faster for 4 s and then evenly: the measured time begins there.
+TEST_F(RunnerTest, TheWarmUpEndsWhenTheRateIsSteady) {
+  const TimePoint start = time_->Now();
+  server_.rule = [&](std::int64_t) {
+    const double since = std::chrono::duration<double>(time_->Now() - start).count();
+    server_.service = milliseconds(since < 4 ? 20 - static_cast<int>(since * 4) : 4);
+    return absl::OkStatus();
+  };
+  RunOptions options;
+  options.settle_tolerance = 0.05;
+  options.duration = seconds(2);
+  const RunResult result = Run(options);
+  ASSERT_TRUE(result.settled.has_value());
+  EXPECT_TRUE(*result.settled);
+  // Four even half seconds after the fourth second, and what is left of the one under way.
+  EXPECT_GE(Milliseconds(result.warmup), 6000 - 50);
+  EXPECT_LE(Milliseconds(result.warmup), 6600);
+  EXPECT_NEAR(result.requests_per_second(), 250, 3);
+  EXPECT_GT(result.warmup_sent, 0);
+}
+
+TEST_F(RunnerTest, ARateThatGoesOnChangingIsMeasuredAndSaidSo) {
+  const TimePoint start = time_->Now();
+  server_.rule = [&](std::int64_t) {
+    const auto since = std::chrono::duration_cast<milliseconds>(time_->Now() - start).count();
+    server_.service = milliseconds(since / 500 % 2 == 0 ? 2 : 10);
+    return absl::OkStatus();
+  };
+  RunOptions options;
+  options.settle_tolerance = 0.05;
+  options.settle_limit = seconds(5);
+  options.duration = seconds(1);
+  const RunResult result = Run(options);
+  ASSERT_TRUE(result.settled.has_value());
+  EXPECT_FALSE(*result.settled);
+  EXPECT_GE(Milliseconds(result.warmup), 5000);
+  EXPECT_GT(result.ok, 0);
+}
+
+TEST_F(RunnerTest, AServerThatOnlyFailsDoesNotKeepTheWarmUpGoing) {
+  server_.rule = [](std::int64_t) { return absl::UnavailableError("no"); };
+  RunOptions options;
+  options.settle_tolerance = 0.05;
+  const RunResult result = Run(options);
+  EXPECT_TRUE(result.gave_up);
+  EXPECT_EQ(result.ok, 0);
+}
+
 // The same stall with few slots: requests that cannot be sent are counted, not sent late.
 TEST_F(RunnerTest, DueRequestsBeyondTheInFlightLimitAreCountedAsSkipped) {
   server_.freeze_from = time_->Now() + seconds(4);

@@ -43,7 +43,7 @@ TEST(ScenarioTest, KeysAreReadAndDefaultsFilledIn) {
 TEST(ScenarioTest, SpecsReadBackAsTheSameShape) {
   for (const char* text : {"tokens=100,sequences=3,causal=false,type=fp16,kv_tokens=7",
                            "kind=decode,heads=32,kv_heads=8,head_dim=128,prompt=9,steps=2,layers=3,"
-                           "mode=stream,connections=2,workers=5"}) {
+                           "mode=stream,connections=2,workers=5,step_tokens=2,accepted=1"}) {
     const Scenario scenario = ParseScenario(text).value();
     const auto again = ParseScenario(ScenarioSpec(scenario));
     ASSERT_TRUE(again.ok()) << again.status();
@@ -56,7 +56,9 @@ TEST(ScenarioTest, SpecsReadBackAsTheSameShape) {
 TEST(ScenarioTest, WrongValuesNameTheirKey) {
   for (const char* text :
        {"heads=0", "heads=", "head_dim=257", "head_dim=64x", "tokens=-1", "type=int8", "kind=train",
-        "mode=carrier", "causal=perhaps", "soft_cap=-1", "soft_cap=nan", "workers=99999999999"}) {
+        "mode=carrier", "step_tokens=0", "accepted=-1", "rate=-1", "rate=fast", "arrivals=never",
+        "max_in_flight=0", "causal=perhaps", "soft_cap=-1", "soft_cap=nan",
+        "workers=99999999999"}) {
     const auto scenario = ParseScenario(text);
     ASSERT_FALSE(scenario.ok()) << text;
     const std::string key = std::string(text).substr(0, std::string(text).find('='));
@@ -67,6 +69,23 @@ TEST(ScenarioTest, WrongValuesNameTheirKey) {
   EXPECT_FALSE(ParseScenario("heads=8,kv_heads=3").ok());
   EXPECT_FALSE(ParseScenario("kind=attend,mode=stream").ok());
   EXPECT_FALSE(ParseScenario("kind=decode,capture=x").ok());
+  EXPECT_FALSE(ParseScenario("kind=decode,step_tokens=3,accepted=4").ok());
+  EXPECT_FALSE(ParseScenario("kind=decode,step_tokens=9,steps=8").ok());
+}
+
+TEST(ScenarioTest, AStepOfSeveralTokensKeepsAllOfThemUnlessItSaysOtherwise) {
+  const Scenario whole = ParseScenario("kind=decode,step_tokens=5,sequences=2").value();
+  EXPECT_EQ(whole.accepted, 5);
+  EXPECT_EQ(TokensPerRequest(whole), 10);
+  EXPECT_EQ(ParseScenario("kind=decode,step_tokens=5,accepted=3").value().accepted, 3);
+}
+
+TEST(ScenarioTest, AScenarioSaysHowItIsSent) {
+  const Scenario scenario = ParseScenario("rate=12.5,arrivals=burst,max_in_flight=9").value();
+  EXPECT_EQ(scenario.rate, 12.5);
+  EXPECT_EQ(scenario.arrivals, "burst");
+  EXPECT_EQ(scenario.max_in_flight, 9);
+  EXPECT_EQ(ParseScenario("").value().rate, 0);
 }
 
 TEST(ScenarioTest, YamlListsHoldTheSameKeys) {

@@ -37,7 +37,8 @@ RunResult Replay(SessionWorkload& workload, const Trace& trace, int slots) {
 
 TEST(SessionWorkloadTest, EverySessionAppendsItsPromptAndStepsThroughItsOutput) {
   FakeAttentionServer server;
-  const Trace trace = {{milliseconds(0), 5, 3}, {milliseconds(20), 1, 1}, {milliseconds(40), 9, 2}};
+  const Trace trace = {
+      {milliseconds(0), 5, 3, {}}, {milliseconds(20), 1, 1, {}}, {milliseconds(40), 9, 2, {}}};
   SessionWorkload workload(OptionsFor(server), trace);
   const RunResult result = Replay(workload, trace, 3);
   EXPECT_EQ(result.ok, 3) << result.first_failure;
@@ -53,13 +54,25 @@ TEST(SessionWorkloadTest, ALongPromptIsSentInChunks) {
   ServiceWorkloadOptions options = OptionsFor(server);
   // 64 KiB of queries a token: 128 tokens fill a chunk.
   options.scenario = ParseScenario("kind=decode,heads=128,kv_heads=1,head_dim=128").value();
-  const Trace trace = {{milliseconds(0), 300, 1}};
+  const Trace trace = {{milliseconds(0), 300, 1, {}}};
   SessionWorkload workload(options, trace);
   const std::int64_t before = server.calls();
   const RunResult result = Replay(workload, trace, 1);
   EXPECT_EQ(result.ok, 1) << result.first_failure;
   EXPECT_EQ(result.tokens, 300);
   EXPECT_GE(server.calls() - before, 3);
+}
+
+// The scripted server knows no forks: a prefix that cannot be had is no failure.
+TEST(SessionWorkloadTest, APromptIsSentWholeWhereItsPrefixIsGone) {
+  FakeAttentionServer server;
+  Trace trace = {{milliseconds(0), 100, 1, {1, 2}}, {milliseconds(50), 100, 1, {1, 2}}};
+  for (TraceRecord& record : trace) record.block_tokens = 50;
+  SessionWorkload workload(OptionsFor(server), trace, 1000);
+  const RunResult result = Replay(workload, trace, 2);
+  EXPECT_EQ(result.ok, 2) << result.first_failure;
+  EXPECT_EQ(workload.times().forked_tokens, 0);
+  EXPECT_EQ(workload.times().prompt_tokens, 200);
 }
 
 TEST(SessionWorkloadTest, AFailedSessionIsCountedAndNotTimed) {
@@ -69,7 +82,7 @@ TEST(SessionWorkloadTest, AFailedSessionIsCountedAndNotTimed) {
     refusal.code = grpc::StatusCode::RESOURCE_EXHAUSTED;
     return refusal;
   });
-  const Trace trace = {{milliseconds(0), 5, 3}, {milliseconds(1), 5, 3}};
+  const Trace trace = {{milliseconds(0), 5, 3, {}}, {milliseconds(1), 5, 3, {}}};
   SessionWorkload workload(OptionsFor(server), trace);
   const RunResult result = Replay(workload, trace, 2);
   EXPECT_EQ(result.ok, 0);

@@ -39,6 +39,19 @@ TEST(TraceTest, MooncakeLinesAreReadFromTheirFirstTimestamp) {
   EXPECT_EQ(trace->at(2).output_tokens, 1);
 }
 
+TEST(TraceTest, MooncakeLinesNameTheBlocksOfTheirPrompts) {
+  const auto trace = ReadTrace(std::string(kTraces) + "/mooncake_shared_prefix.jsonl");
+  ASSERT_TRUE(trace.ok()) << trace.status();
+  EXPECT_THAT(trace->at(1).blocks, ::testing::ElementsAre(0, 1, 3, 4, 5));
+  EXPECT_EQ(trace->at(1).block_tokens, 512);
+  EXPECT_EQ(WholeBlocks(trace->at(0)), 2U) << "1300 tokens: the third block is cut short";
+  EXPECT_EQ(WholeBlocks(trace->at(2)), 4U);
+  const Trace scaled = Scaled(*trace, {.lengths = 0.1});
+  EXPECT_EQ(scaled[0].block_tokens, 51);
+  EXPECT_EQ(WholeBlocks(scaled[0]), 2U);
+  EXPECT_EQ(WholeBlocks(TraceRecord{}), 0U);
+}
+
 TEST(TraceTest, AWrongAzureLineIsNamed) {
   for (const char* line :
        {"2024-01-01 00:00:00.0,1", "yesterday,1,1", "2024-01-01 00:00:00.0,one,1",
@@ -52,9 +65,12 @@ TEST(TraceTest, AWrongAzureLineIsNamed) {
 
 TEST(TraceTest, AWrongMooncakeLineIsNamed) {
   const std::string good = R"({"timestamp": 5, "input_length": 1, "output_length": 1})";
-  for (const char* line : {"{", "[]", R"({"timestamp": 5, "input_length": 1})",
-                           R"({"timestamp": 5, "input_length": 1.5, "output_length": 1})",
-                           R"({"timestamp": 4, "input_length": 1, "output_length": 1})"}) {
+  for (const char* line :
+       {"{", "[]", R"({"timestamp": 5, "input_length": 1})",
+        R"({"timestamp": 5, "input_length": 1.5, "output_length": 1})",
+        R"({"timestamp": 4, "input_length": 1, "output_length": 1})",
+        R"({"timestamp": 5, "input_length": 1, "output_length": 1, "hash_ids": 3})",
+        R"({"timestamp": 5, "input_length": 1, "output_length": 1, "hash_ids": ["a"]})"}) {
     const auto trace = ParseMooncakeTrace(good + "\n" + line + "\n");
     ASSERT_FALSE(trace.ok()) << line;
     EXPECT_THAT(trace.status().message(), HasSubstr("line 2")) << line;
@@ -71,7 +87,7 @@ TEST(TraceTest, AnEmptyTraceAndAnUnknownFileAreRefused) {
 
 TEST(TraceTest, ScalingShortensGapsAndLengthsAndCuts) {
   const Trace trace = {
-      {milliseconds(0), 100, 10}, {milliseconds(600), 3, 1}, {milliseconds(900), 5, 5}};
+      {milliseconds(0), 100, 10, {}}, {milliseconds(600), 3, 1, {}}, {milliseconds(900), 5, 5, {}}};
   const Trace scaled = Scaled(trace, {.speed = 3, .lengths = 0.1, .limit = 2});
   ASSERT_EQ(scaled.size(), 2U);
   EXPECT_EQ(scaled[0].prompt_tokens, 10);
@@ -82,7 +98,7 @@ TEST(TraceTest, ScalingShortensGapsAndLengthsAndCuts) {
 }
 
 TEST(TraceTest, ArrivalsAreTheRecordsAndThenNoneWithinADay) {
-  const auto arrivals = TraceArrivals({{milliseconds(0), 1, 1}, {milliseconds(7), 1, 1}});
+  const auto arrivals = TraceArrivals({{milliseconds(0), 1, 1, {}}, {milliseconds(7), 1, 1, {}}});
   EXPECT_EQ(arrivals->Next(), milliseconds(0));
   EXPECT_EQ(arrivals->Next(), milliseconds(7));
   EXPECT_GT(arrivals->Next(), std::chrono::hours(24));

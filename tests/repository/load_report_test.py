@@ -117,6 +117,46 @@ class PageTest(unittest.TestCase):
         self.assertIn("neither a comparison nor a run", done.stderr)
 
 
+def account(launches):
+    """What /statusz.json adds to a report."""
+    return {"seconds": 5.0, "stages": {"queue": {"count": 4.0, "seconds": 0.004}, "kernel": {"count": 4.0, "seconds": 0.04}},
+            "kernels": [{"kernel": "cpu/decode", "device": "cpu", "launches": launches, "busy_seconds": 2.0, "hbm_bytes": 2e10, "flops": 8e10},
+                        {"kernel": "cpu/append", "device": "cpu", "launches": 1.0, "busy_seconds": 1.0, "hbm_bytes": 1e9, "flops": 0.0}],
+            "batch_sequences": {"bounds": [1.0, 2.0, 4.0], "counts": [3.0, 0.0, 1.0, 0.0]},
+            "ceilings": [{"family": "f", "labels": {"kind": "measured", "device": "cpu"}, "value": 4e10, "unit": "B/s"},
+                         {"family": "f", "labels": {"kind": "datasheet", "device": "cpu"}, "value": 9e10, "unit": "B/s"}]}
+
+
+class ServerAccountTest(unittest.TestCase):
+
+    def test_accounts_of_several_runs_add_up(self):
+        kernels, stages, batches, ceilings = report.add_up([account(10.0), account(20.0)])
+        self.assertEqual(30, kernels["cpu/decode"]["launches"])
+        self.assertEqual(4e10, kernels["cpu/decode"]["hbm_bytes"])
+        self.assertEqual({"count": 8, "seconds": 0.08}, stages["kernel"])
+        self.assertEqual([("1", 6), ("2", 0), ("3 to 4", 2), ("above 4", 0)], batches)
+        self.assertEqual({"measured": 4e10}, ceilings)
+
+    def test_a_page_shows_batches_stages_throughput_and_roofline(self):
+        text = page({**run(10, 100), "server_work": account(10.0)})
+        for shown in ("Batches by their sequences", "75.0%", "in each stage", "10 ms", "HBM throughput of each kernel", "10GB/s", "40GB/s", "Roofline"):
+            self.assertIn(shown, text)
+
+    def test_a_page_without_an_account_has_none_of_them(self):
+        self.assertNotIn("Roofline", page(run(10, 100)))
+
+    def test_a_point_stands_under_its_roof_by_its_share_of_it(self):
+        # 4 FLOP/B at 4e10 FLOP/s under 4e10 B/s x 4 FLOP/B: a quarter.
+        drawn = report.roofline_plot("c", [("k", 4.0, 4e10)], [("measured", 4e10)])
+        circle = re.search(r'<circle cx="([\d.]+)" cy="([\d.]+)"', drawn)
+        line = re.search(r'x1="([\d.]+)" y1="([\d.]+)" x2="([\d.]+)" y2="([\d.]+)" stroke="var\(--ink\)"', drawn)
+        x, y = map(float, circle.groups())
+        x1, y1, x2, y2 = map(float, line.groups())
+        roof = y1 + (x - x1) / (x2 - x1) * (y2 - y1)
+        marks = [float(each) for each in re.findall(r'<line x1="70" x2="612" y1="([\d.]+)"', drawn)]
+        self.assertAlmostEqual(math.log10(4), (y - roof) / (marks[0] - marks[1]), delta=0.02)
+
+
 class KneeTest(unittest.TestCase):
 
     def knee(self, *reports):
@@ -180,6 +220,22 @@ class MadeUpTraceTest(unittest.TestCase):
             self.assertEqual(sorted(times), times)
             # A mean gap has a relative standard error of variation / sqrt(n): five of them.
             self.assertAlmostEqual(1, fit["rate"] * times[-1] / 1000 / (len(made) - 1), delta=5 * fit["variation"] / len(made) ** 0.5, msg=like)
+
+    def test_prompts_share_as_much_as_in_the_original(self):
+        # Of the original's 288,500 blocks 36.6 % are a prefix that was seen before; every prompt begins with the same one, and 38.7 % share more.
+        made = list(make_trace.sessions("mooncake_conversation", 12_000, seed=3))
+        seen, blocks, known, continuing = set(), 0, 0, 0
+        for record in made:
+            names = record["hash_ids"]
+            self.assertEqual(-(-record["input_length"] // 512), len(names))
+            prefix = next((index for index, name in enumerate(names) if name not in seen), len(names))
+            blocks, known, continuing = blocks + len(names), known + prefix, continuing + (prefix > 1)
+            seen.update(names)
+        self.assertAlmostEqual(0.366, known / blocks, delta=0.06)
+        # Prompts of one block cannot share more.
+        self.assertAlmostEqual(0.387, continuing / len(made), delta=0.06)
+        self.assertEqual({0}, {record["hash_ids"][0] for record in made})
+        self.assertNotIn("hash_ids", next(make_trace.sessions("azure_code", 1, 3)))
 
     def test_the_same_seed_gives_the_same_trace(self):
         self.assertEqual(list(make_trace.sessions("azure_code", 50, 3)), list(make_trace.sessions("azure_code", 50, 3)))
