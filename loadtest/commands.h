@@ -50,6 +50,8 @@ struct LoadOptions {
   std::optional<double> slo_ms;
   v1::ExecutionOptions execution;
   bool floor = true;
+  int processes = 1;  // that share workers, rate and requests in flight
+  int worker = -1;    // this process is one of them; -1: it is not
 };
 int RunLoad(const CommonOptions& common, const LoadOptions& load);
 

@@ -2,13 +2,13 @@
 // both ends, and a small call takes a third of the time that it takes between two.
 #pragma once
 
-#include <sys/types.h>
-
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
+#include "loadtest/child_process.h"
 #include "loadtest/scenario.h"
 
 namespace attnd::loadtest {
@@ -33,13 +33,9 @@ class EchoProcess {
   Bytes Stop();
 
  private:
-  EchoProcess(pid_t child, int to_child, int from_child)
-      : child_(child), to_child_(to_child), from_child_(from_child) {}
-  // The next line that the child prints; empty at its end.
-  std::string ReadLine();
+  explicit EchoProcess(std::unique_ptr<ChildProcess> child) : child_(std::move(child)) {}
 
-  pid_t child_;
-  int to_child_, from_child_;
+  std::unique_ptr<ChildProcess> child_;  // null once stopped
   std::string target_;
 };
 

@@ -33,6 +33,21 @@ std::int64_t MiddleOf(std::size_t bin) {
 
 LatencyRecorder::LatencyRecorder() : bins_(kNumBins) {}
 
+LatencyRecorder::LatencyRecorder(const State& state)
+    : bins_(kNumBins), count_(state.count), sum_(state.sum), min_(state.min), max_(state.max) {
+  for (const auto& [bin, count] : state.bins) {
+    if (bin < kNumBins) bins_[bin] = count;
+  }
+}
+
+LatencyRecorder::State LatencyRecorder::state() const {
+  State state{count_, sum_, min_, max_, {}};
+  for (std::size_t bin = 0; bin < kNumBins; ++bin) {
+    if (bins_[bin] != 0) state.bins.emplace_back(bin, bins_[bin]);
+  }
+  return state;
+}
+
 void LatencyRecorder::Record(Duration value) {
   const std::int64_t count = std::max<std::int64_t>(0, value.count());
   ++bins_[BinOf(count)];

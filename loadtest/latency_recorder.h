@@ -3,7 +3,9 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace attnd::loadtest {
@@ -13,7 +15,16 @@ class LatencyRecorder {
  public:
   using Duration = std::chrono::nanoseconds;
 
+  // All that a recorder holds, for another process: bins are pairs of index and count.
+  struct State {
+    std::int64_t count = 0, sum = 0, min = 0, max = 0;
+    std::vector<std::pair<std::size_t, std::int64_t>> bins;
+  };
+
   LatencyRecorder();
+  // Bins that no recorder has are left out.
+  explicit LatencyRecorder(const State& state);
+  State state() const;
 
   // Negative durations count as 0.
   void Record(Duration value);

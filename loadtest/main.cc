@@ -159,6 +159,12 @@ CLI::App* AddRun(CLI::App& app, Flags& flags) {
       ->capture_default_str()
       ->check(CLI::IsMember({"auto", "fused", "naive"}));
   run->add_flag("--alone", flags.alone, "never batched with other requests");
+  run->add_option("--processes", load.processes,
+                  "processes that share workers, rate and requests in flight: one alone may be a "
+                  "limit before the server is")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 64));
+  run->add_option("--worker", load.worker, "")->group("");  // set by the parent of a worker
   run->add_flag_callback(
       "--no_floor", [&load] { load.floor = false; }, "no echo measurement after the run");
   return run;
@@ -302,7 +308,8 @@ int Main(int argc, char** argv) {
         ParseScenario(flags.scenarios.specs.empty() ? "" : flags.scenarios.specs[0]);
     return scenario.ok() ? ServeEcho(*scenario) : Fail(scenario.status(), kExitUsage);
   }
-  std::signal(SIGINT, OnInterrupt);
+  // The parent of a worker tells it by SIGTERM; a second signal would end it without its result.
+  std::signal(SIGINT, flags.load.worker >= 0 ? SIG_IGN : OnInterrupt);
   std::signal(SIGTERM, OnInterrupt);
   return RunSelected(flags, *run, *replay, *floor);
 }

@@ -54,6 +54,7 @@ struct RunReport {
   bool open_loop = false;
   double offered_rate = 0;  // open loop, requests a second
   int slots = 1;
+  int processes = 1;             // of the load generator
   std::optional<double> slo_ms;  // goodput counts OK answers within it
   RunResult result;
   std::optional<FloorResult> floor;

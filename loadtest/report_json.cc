@@ -118,6 +118,7 @@ Json RunJson(const RunReport& report) {
                {"shape", ShapeJson(report.scenario)},
                {"loop", report.open_loop ? "open" : "closed"},
                {"slots", report.slots},
+               {"processes", report.processes},
                {"result", ResultJson(report.result)}};
   if (report.open_loop) json["offered_requests_per_second"] = report.offered_rate;
   if (report.slo_ms) {

@@ -88,6 +88,9 @@ std::string HeadText(const RunReport& report) {
   } else {
     absl::StrAppendFormat(&text, "  closed loop, %d workers\n", report.slots);
   }
+  if (report.processes > 1) {
+    absl::StrAppendFormat(&text, "  by %d processes\n", report.processes);
+  }
   return text;
 }
 

@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "loadtest/commands.h"
 #include "loadtest/runner.h"
+#include "loadtest/worker_processes.h"
 #include "nlohmann/json.hpp"
 
 namespace attnd::loadtest {
@@ -30,15 +31,64 @@ RunOptions OptionsOf(const CommonOptions& common, const LoadOptions& load,
   return run;
 }
 
-}  // namespace
-
-int RunLoad(const CommonOptions& common, const LoadOptions& load) {
+// The scenario's load by this process, from `share` of it. `go` is called when all is prepared; no
+// run where it answers false.
+template <typename Go>
+absl::StatusOr<RunResult> Run(const CommonOptions& common, const LoadOptions& load, Go go) {
   std::unique_ptr<ArrivalProcess> arrivals;
   if (load.rate != 0) {
     auto made = MakeArrivals(load.arrivals, load.rate, common.seed);
-    if (!made.ok()) return Fail(made.status(), kExitUsage);
+    if (!made.ok()) return made.status();
     arrivals = *std::move(made);
   }
+  ServiceWorkloadOptions options;
+  options.scenario = load.scenario;
+  options.transport = common.transport;
+  options.seed = common.seed;
+  const std::unique_ptr<Workload> workload = MakeServiceWorkload(options);
+  const RunOptions run = OptionsOf(common, load, arrivals.get());
+  if (absl::Status status = workload->Prepare(run.slots); !status.ok()) return status;
+  workload->SetExecution(load.execution);
+  if (!go()) return absl::CancelledError("the parent process is gone");
+  RunResult result = Runner(run, *workload, client::SystemTime()).Run();
+  EndProgress(common);
+  return result;
+}
+
+// One of several processes: prints its result for the parent instead of a report.
+int RunWorker(CommonOptions common, LoadOptions load) {
+  const WorkerShare share = ShareOf(common, load, load.worker);
+  load.scenario.workers = share.workers;
+  load.max_in_flight = share.max_in_flight;
+  load.rate = share.rate;
+  load.max_requests = share.max_requests;
+  common.seed = share.seed;
+  common.progress = false;
+  const auto result = Run(common, load, AwaitGo);
+  if (!result.ok()) return Fail(result.status(), kExitNoServer);
+  TellResult(*result);
+  return kExitOk;
+}
+
+absl::Status CheckProcesses(const LoadOptions& load) {
+  const int slots = load.rate > 0 ? load.max_in_flight : load.scenario.workers;
+  if (load.processes > slots) {
+    return absl::InvalidArgumentError(absl::StrCat("--processes: got ", load.processes,
+                                                   ", need at most one for each of the ", slots,
+                                                   " requests in flight"));
+  }
+  if (load.processes > 1 && load.settle_percent > 0) {
+    return absl::InvalidArgumentError(
+        "--settle: with --processes each process would begin to measure at another time");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+int RunLoad(const CommonOptions& common, const LoadOptions& load) {
+  if (absl::Status status = CheckProcesses(load); !status.ok()) return Fail(status, kExitUsage);
+  if (load.worker >= 0) return RunWorker(common, load);
   const auto server = AskServer(common);
   if (!server.ok()) return Fail(server.status(), kExitNoServer);
   const ServerAccount account(common);
@@ -47,25 +97,16 @@ int RunLoad(const CommonOptions& common, const LoadOptions& load) {
 
   RunReport report;
   report.scenario = load.scenario;
-  report.open_loop = arrivals != nullptr;
+  report.open_loop = load.rate > 0;
   report.offered_rate = load.rate;
   report.slo_ms = load.slo_ms;
-  {
-    ServiceWorkloadOptions options;
-    options.scenario = load.scenario;
-    options.transport = common.transport;
-    options.seed = common.seed;
-    const std::unique_ptr<Workload> workload = MakeServiceWorkload(options);
-    const RunOptions run = OptionsOf(common, load, arrivals.get());
-    report.slots = run.slots;
-    if (absl::Status status = workload->Prepare(run.slots); !status.ok()) {
-      return Fail(status, kExitNoServer);
-    }
-    workload->SetExecution(load.execution);
-    report.result = Runner(run, *workload, client::SystemTime()).Run();
-    EndProgress(common);
-    account.Finish(json);
-  }
+  report.processes = load.processes;
+  report.slots = report.open_loop ? load.max_in_flight : load.scenario.workers;
+  auto result =
+      load.processes > 1 ? RunWorkers(common, load) : Run(common, load, [] { return true; });
+  if (!result.ok()) return Fail(result.status(), kExitNoServer);
+  report.result = *std::move(result);
+  account.Finish(json);
   const bool aborted = report.result.interrupted || report.result.gave_up;
   if (load.floor && !aborted) {
     auto floor = MeasureFloor(common, load.scenario, kFloorSeconds);

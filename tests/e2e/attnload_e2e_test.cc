@@ -85,6 +85,44 @@ TEST_F(AttnloadE2eTest, TheServersOwnAccountStandsInTheReport) {
   EXPECT_EQ(Run("run", "--admin 127.0.0.1:1 --requests 1").exit_code, 3);
 }
 
+TEST_F(AttnloadE2eTest, SeveralProcessesShareALoad) {
+  const std::string scenario =
+      " --warmup 0 --no_floor --scenario kind=decode,heads=2,head_dim=32,prompt=16,workers=5,"
+      "mode=stream";
+  ASSERT_EQ(Run("run", "--processes 3 --requests 100 --duration 20" + scenario).exit_code, 0);
+  Json run = Report()["run"];
+  EXPECT_EQ(run["result"]["ok"], 100) << run["result"];
+  EXPECT_EQ(run["result"]["latency"]["count"], 100);
+  EXPECT_EQ(run["processes"], 3);
+  EXPECT_EQ(run["slots"], 5);
+
+  ASSERT_EQ(Run("run",
+                "--processes 2 --rate 100 --arrivals constant --max_in_flight 8 "
+                "--duration 1" +
+                    scenario)
+                .exit_code,
+            0);
+  run = Report()["run"];
+  EXPECT_EQ(run["result"]["sent"].get<int>() + run["result"]["skipped"].get<int>(), 100);
+  EXPECT_EQ(run["offered_requests_per_second"], 100);
+  EXPECT_TRUE(local_.AwaitIdle());
+
+  EXPECT_EQ(Run("run", "--processes 6" + scenario).exit_code, 2) << "more than requests in flight";
+  EXPECT_EQ(Run("run", "--processes 2 --settle 5" + scenario).exit_code, 2);
+}
+
+TEST_F(AttnloadE2eTest, AnInterruptEndsEveryProcess) {
+  const ProgramResult result =
+      RunProgram("timeout --foreground --preserve-status -s INT 1.5",
+                 std::string(ATTND_ATTNLOAD) + " run --server " + local_.server->address() +
+                     " --scenario tokens=16,heads=1,head_dim=8,workers=2 --processes 2 --warmup 0 "
+                     "--duration 60 --no_floor --json " +
+                     report_);
+  EXPECT_EQ(result.exit_code, 130) << result.errors;
+  EXPECT_EQ(Report()["run"]["result"]["interrupted"], true);
+  EXPECT_TRUE(local_.AwaitIdle());
+}
+
 TEST_F(AttnloadE2eTest, AScenarioOfAFileSaysHowItIsSent) {
   const std::string file = TemporaryPath("scenarios.yaml");
   std::ofstream(file) << "scenarios:\n"
@@ -207,7 +245,7 @@ TEST_F(AttnloadE2eTest, FloorNeedsNoServer) {
 
 TEST_F(AttnloadE2eTest, AnInterruptPrintsAPartialReport) {
   const ProgramResult result = RunProgram(
-      "timeout --preserve-status -s INT 1",
+      "timeout --foreground --preserve-status -s INT 1",
       std::string(ATTND_ATTNLOAD) + " run --server " + local_.server->address() +
           " --scenario tokens=16,heads=1,head_dim=8 --warmup 0 --duration 60 --no_floor --json " +
           report_);

@@ -108,5 +108,18 @@ TEST(LatencyRecorderTest, AnEmptyRecorderIsZero) {
   EXPECT_EQ(recorder.min().count(), 0);
 }
 
+TEST(LatencyRecorderTest, AStateMakesTheSameRecorder) {
+  LatencyRecorder recorder;
+  for (int i = 0; i < 5000; ++i) recorder.Record(LatencyRecorder::Duration(i * i));
+  const LatencyRecorder copy(recorder.state());
+  EXPECT_EQ(copy.count(), 5000);
+  EXPECT_EQ(copy.min(), recorder.min());
+  EXPECT_EQ(copy.max(), recorder.max());
+  EXPECT_EQ(copy.mean(), recorder.mean());
+  EXPECT_EQ(copy.Percentile(0.9), recorder.Percentile(0.9));
+  const LatencyRecorder wrong(LatencyRecorder::State{1, 5, 5, 5, {{std::size_t{1} << 40, 1}}});
+  EXPECT_EQ(wrong.Percentile(0.5).count(), 5);
+}
+
 }  // namespace
 }  // namespace attnd::loadtest
