@@ -2,17 +2,19 @@
 # Proof that no panel, rule or alert is dead: unit tests of the rules, then a real Prometheus on a real attnd under load,
 # asked every query of every dashboard and rule; at the end the server is stopped and the alert for that must be on its way.
 #
-#   scripts/dashboards_test.sh [--build DIR]
+#   scripts/dashboards_test.sh [--build DIR] [--draw DIR]
 #     --build DIR  programs to use, built already (default: build/release, which is built)
+#     --draw DIR   leave a drawing of each dashboard there, made from the answers to its queries (deploy/grafana/draw_dashboards.py)
 # Needs Debian's or Ubuntu's package prometheus; scripts/setup.sh --operate installs it. About a minute; logs lie in build/dashboards-test/.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 readonly OUT=$PWD/build/dashboards-test
-build=
+build= draw=
 
 while (($#)); do
   case "$1" in
     --build) build=${2:?--build needs a folder}; shift 2 ;;
+    --draw) draw=${2:?--draw needs a folder}; shift 2 ;;
     -h | --help) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; exit 0 ;;
     *) echo "dashboards_test: unknown argument '$1' (see --help)" >&2; exit 2 ;;
   esac
@@ -103,6 +105,12 @@ keep_track "$loader"
 status=0
 python3 tests/deploy/live_queries.py --prometheus "http://127.0.0.1:$port" --dashboards deploy/grafana/dashboards \
   --patience 60 || status=$?
+
+if [[ -n $draw ]]; then
+  sleep 20  # so that the drawing shows more than the time that the queries took
+  python3 deploy/grafana/draw_dashboards.py --prometheus "http://127.0.0.1:$port" --seconds 40 --out "$draw" \
+    --note "Load of scripts/dashboards_test.sh on a CPU; the sensors of the device are the made-up ones of the tests." || status=$?
+fi
 
 kill -KILL "$loader" "$server"
 alert=
