@@ -131,12 +131,14 @@ def draw_heatmap(box, series, unit, start, end):
     left, top, right, bottom = x + 66, y + 26, x + width - 10, y + height - 12
     times = sorted({time for _, cells in rows for time in cells})
     most = max(value for _, cells in rows for value in cells.values())
-    cell = (right - left) / max(1, len(times))
+    # A cell stands for the time up to its sample.
+    step = min((later - earlier for earlier, later in zip(times, times[1:])), default=end - start)
+    cell = min(right - left, step / (end - start) * (right - left))
     parts, tall = [], (bottom - top) / len(rows)
     for index, (bound, cells) in enumerate(rows):
         level = bottom - (index + 1) * tall
         parts.append(text(left - 6, level + tall / 2 + 4, "above" if math.isinf(bound) else shown(bound, unit), anchor="end", size=min(11, max(7, tall))))
-        parts += [f'<rect x="{left + (time - start) / (end - start) * (right - left):.1f}" y="{level:.1f}" width="{cell:.1f}" height="{tall:.1f}" fill="{COLOURS[0]}" '
+        parts += [f'<rect x="{max(left, left + (time - start) / (end - start) * (right - left) - cell):.1f}" y="{level:.1f}" width="{cell:.1f}" height="{tall:.1f}" fill="{COLOURS[0]}" '
                   f'fill-opacity="{value / most:.2f}"/>' for time, value in cells.items() if value > 0]
     return "".join(parts)
 
