@@ -1,4 +1,5 @@
-# Debian 12 and Ubuntu 24.04 packages; scripts/setup.sh installs them.
+# Debian 12 and Ubuntu 24.04 packages; scripts/setup.sh installs them. Seen by a project that adds this tree, too.
+set(CMAKE_FIND_PACKAGE_TARGETS_GLOBAL ON)
 find_package(Threads REQUIRED)
 find_package(PkgConfig REQUIRED)
 find_package(Protobuf REQUIRED)
@@ -13,14 +14,14 @@ if(NOT TARGET yaml-cpp::yaml-cpp)  # 0.7 (Debian 12) has the plain name only, 0.
 endif()
 find_package(nlohmann_json CONFIG REQUIRED)
 find_package(CLI11 CONFIG REQUIRED)
-pkg_check_modules(HWY REQUIRED IMPORTED_TARGET libhwy)
+pkg_check_modules(HWY REQUIRED IMPORTED_TARGET GLOBAL libhwy)
 # Debian's dnnl-config.cmake asks for OpenCL, which the CPU engine does not use: the library and header are found by name.
 find_library(DNNL_LIBRARY dnnl REQUIRED)
 find_path(DNNL_INCLUDE_DIR oneapi/dnnl/dnnl.hpp REQUIRED)
 find_library(OPENBLAS_LIBRARY openblas REQUIRED)
 find_path(OPENBLAS_INCLUDE_DIR openblas/cblas.h cblas.h PATH_SUFFIXES x86_64-linux-gnu/openblas-pthread REQUIRED)
 # By pkg-config: the packaged library is compiled with macros that change the layout of its classes.
-pkg_check_modules(HTTPLIB REQUIRED IMPORTED_TARGET cpp-httplib)
+pkg_check_modules(HTTPLIB REQUIRED IMPORTED_TARGET GLOBAL cpp-httplib)
 if(ATTND_BUILD_TESTS)
   find_package(GTest REQUIRED)
 endif()
