@@ -28,9 +28,10 @@ void ExpectAll(float expected, const std::vector<float>& values) {
 
 TEST(InputLimitsTest, TensorsOverGrpcsDefaultOfFourMebibytesAreServed) {
   LocalServer local;
-  constexpr int kTokens = 1024;
-  constexpr int kHeads = 8;
-  constexpr int kDim = 128;
+  // Few tokens of many heads: large tensors, little arithmetic.
+  constexpr int kTokens = 160;
+  constexpr int kHeads = 32;
+  constexpr int kDim = 256;
   const std::vector<float> values(kTokens * kHeads * kDim, 0.5F);
   v1::AttendRequest request;
   for (v1::Tensor* each : {request.mutable_q(), request.mutable_k(), request.mutable_v()}) {

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "server/logging.h"
 #include "server/mutex.h"
 #include "tests/support/raw_connection.h"
 
@@ -130,6 +131,9 @@ TEST(ConnectionAcceptorTest, GoesOnAfterTheDescriptorsRanOut) {
   const RawConnection established(accepting.port);
   ASSERT_TRUE(Await([&] { return accepting.keeper.count() == 1; }));
   std::vector<RawConnection> late(20);
+  // UndefinedBehaviorSanitizer opens a pipe for each type whose virtual table it checks first: the
+  // log's are met here, with descriptors left.
+  Log(LogLevel::kWarn, "descriptors run out on purpose");
   {
     const NoDescriptorLeft none;
     for (RawConnection& each : late) ASSERT_TRUE(each.Connect(accepting.port));
