@@ -21,6 +21,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 
 #include "kernels/attention_kernels.h"
 
@@ -82,10 +83,20 @@ LaunchResult RunCudaAttention(const KernelRow& row, const AttentionParams& param
 LaunchStatus LaunchCudaAppend(const AppendParams& params, const AppendSequence* device_sequences,
                               CudaLaunchStatus* status, CudaStream stream);
 
-// As RotateQueries; q and rope.inverse_frequencies are device memory.
-LaunchStatus LaunchCudaRotateQueries(void* q, DataType type, std::int32_t num_tokens, int num_heads,
-                                     int head_dim, std::int64_t first_position,
-                                     const RopeParams& rope, CudaStream stream);
+// The queries of one sequence, to be rotated in place: token i stands at first_position + i.
+struct QueryRotation {
+  void* q = nullptr;  // q[num_tokens][num_heads][head_dim], contiguous
+  std::int32_t num_tokens = 0;
+  std::int32_t first_row = 0;  // tokens of all sequences before this one in the array
+  std::int64_t first_position = 0;
+  RopeParams rope;
+};
+
+// RotateQueries for many sequences in one launch. Of `rotations`, host memory, only the counts are
+// read; the same array lies at `device_rotations`, and q and the frequencies are device memory.
+LaunchStatus LaunchCudaRotateQueries(std::span<const QueryRotation> rotations,
+                                     const QueryRotation* device_rotations, DataType type,
+                                     int num_heads, int head_dim, CudaStream stream);
 
 // As MergeStates; all pointers, the arrays of pointers too, are device memory.
 LaunchStatus LaunchCudaMergeStates(const MergeParams& params, CudaStream stream);

@@ -92,6 +92,11 @@ absl::Status CudaFlight::Prepare(Batch& batch, std::span<const ItemSpan> spans) 
         static_cast<std::int64_t>(layout_.appends.size() * sizeof(kernels::AppendSequence)));
     append_status_ = layout_.AddInput(&kNoFaults, sizeof(kNoFaults));
   }
+  if (!layout_.rotations.empty()) {
+    rotation_array_ = layout_.AddInput(
+        layout_.rotations.data(),
+        static_cast<std::int64_t>(layout_.rotations.size() * sizeof(kernels::QueryRotation)));
+  }
   plan_ = {};
   if (!layout_.sequences.empty()) {
     if (absl::Status status = PlanAttention(batch); !status.ok()) return status;
@@ -169,13 +174,11 @@ absl::Status CudaFlight::Append(Batch& batch) {
 }
 
 absl::Status CudaFlight::Rotate(const Batch& batch) {
-  for (const ArenaRotation& rotation : layout_.rotations) {
-    const kernels::LaunchStatus launched = kernels::LaunchCudaRotateQueries(
-        rotation.q, batch.shape.data_type, rotation.rows, batch.shape.num_heads,
-        batch.shape.head_dim, rotation.first_position, rotation.rope, lane_.compute.get());
-    if (launched != kernels::LaunchStatus::kOk) return LaunchError(launched, "rotation of queries");
-  }
-  return absl::OkStatus();
+  if (layout_.rotations.empty()) return absl::OkStatus();
+  const kernels::LaunchStatus launched = kernels::LaunchCudaRotateQueries(
+      layout_.rotations, reinterpret_cast<const kernels::QueryRotation*>(At(rotation_array_)),
+      batch.shape.data_type, batch.shape.num_heads, batch.shape.head_dim, lane_.compute.get());
+  return LaunchError(launched, "rotation of queries");
 }
 
 absl::Status CudaFlight::Attend(Batch& batch) {

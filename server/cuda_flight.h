@@ -85,7 +85,8 @@ class CudaFlight {
   kernels::AttentionParams attention_;
   kernels::CudaPlan plan_;
   std::vector<std::byte> plan_upload_;
-  std::int64_t append_array_ = 0, append_status_ = 0, workspace_ = 0;  // arena offsets
+  std::int64_t append_array_ = 0, append_status_ = 0, rotation_array_ = 0,
+               workspace_ = 0;  // arena offsets
 };
 
 }  // namespace attnd

@@ -106,7 +106,9 @@ class Layouter {
     attention.sink_logits = Shared(attention.sink_logits, batch_.shape.num_heads);
     AddOutputs(item, span, attention);
     if (item.rope.enabled && q != nullptr) {
-      layout_.rotations.push_back({q, span.rows, attention.query_position, Rope(item.rope)});
+      layout_.rotations.push_back(
+          {q, span.rows, rotated_rows_, attention.query_position, Rope(item.rope)});
+      rotated_rows_ += span.rows;
     }
     layout_.sequences.push_back(attention);
   }
@@ -137,6 +139,7 @@ class Layouter {
   std::byte* arena_;
   CudaLayout& layout_;
   std::int64_t tables_ = 0;
+  std::int32_t rotated_rows_ = 0;
   absl::flat_hash_map<const float*, std::int64_t> shared_;
 };
 

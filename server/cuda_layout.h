@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "kernels/attention_kernels.h"
+#include "kernels/cuda_kernels.h"
 #include "server/batch.h"
 
 namespace attnd {
@@ -40,14 +41,6 @@ struct ArenaOutput {
   std::int64_t offset = 0, size_bytes = 0;
   std::byte* to = nullptr;
 };
-// Queries to be rotated in place before the launch.
-struct ArenaRotation {
-  std::byte* q = nullptr;
-  std::int32_t rows = 0;
-  std::int64_t first_position = 0;
-  kernels::RopeParams rope;
-};
-
 struct CudaLayout {
   // Of all vectors the backend keeps the capacity from launch to launch.
   std::vector<ArenaInput> inputs;    // ascending offsets
@@ -55,7 +48,7 @@ struct CudaLayout {
   // Pointers are device addresses.
   std::vector<kernels::AttentionSequence> sequences;
   std::vector<kernels::AppendSequence> appends;
-  std::vector<ArenaRotation> rotations;
+  std::vector<kernels::QueryRotation> rotations;
   std::int64_t inputs_end = 0;
   std::int64_t outputs_begin = 0, outputs_end = 0;  // outputs_end: of the arena
 

@@ -104,13 +104,30 @@ __global__ void __launch_bounds__(kThreads)
 
 template <class Element>
 __global__ void __launch_bounds__(kThreads)
-    RotateQueriesKernel(Element* q, int num_heads, int head_dim, std::int64_t first_position,
-                        const __grid_constant__ RopeParams rope) {
+    RotateQueriesKernel(const QueryRotation* rotations, int num_rotations, int num_heads,
+                        int head_dim) {
   __shared__ Rotation rotation;
-  ComputeRotation(rotation, rope, first_position + blockIdx.x);
+  // The row's sequence: the last one that begins there or before.
+  const int row_in_batch = static_cast<int>(blockIdx.x);
+  int first_candidate = 0;
+  int last_candidate = num_rotations - 1;
+  while (first_candidate < last_candidate) {
+    const int middle = (first_candidate + last_candidate + 1) / 2;
+    if (rotations[middle].first_row <= row_in_batch) {
+      first_candidate = middle;
+    } else {
+      last_candidate = middle - 1;
+    }
+  }
+  const QueryRotation& sequence = rotations[first_candidate];
+  const int row_in_sequence = row_in_batch - sequence.first_row;
+  const RopeParams rope = sequence.rope;
+  if (!rope.enabled || row_in_sequence >= sequence.num_tokens) return;
+  ComputeRotation(rotation, rope, sequence.first_position + row_in_sequence);
   __syncthreads();
   const int half = rope.rotary_dim / 2;
-  Element* token = q + static_cast<std::int64_t>(blockIdx.x) * num_heads * head_dim;
+  Element* token = static_cast<Element*>(sequence.q) +
+                   static_cast<std::int64_t>(row_in_sequence) * num_heads * head_dim;
   for (int i = threadIdx.x; i < num_heads * half; i += kThreads) {
     Element* row = token + static_cast<std::int64_t>(i / half) * head_dim;
     const int pair = i % half;
@@ -135,24 +152,24 @@ cudaError_t LaunchAppend(const CudaAppendParams& params, cudaStream_t stream) {
 }
 
 template <class Element>
-cudaError_t LaunchRotateQueries(Element* q, std::int32_t num_tokens, std::int32_t num_heads,
-                                std::int32_t head_dim, std::int64_t first_position,
-                                const RopeParams& rope, cudaStream_t stream) {
-  if (num_tokens == 0 || !rope.enabled) return cudaSuccess;
+cudaError_t LaunchRotateQueries(const QueryRotation* rotations, std::int32_t num_rotations,
+                                std::int32_t num_rows, std::int32_t num_heads,
+                                std::int32_t head_dim, cudaStream_t stream) {
+  if (num_rows == 0) return cudaSuccess;
   RotateQueriesKernel<Element>
-      <<<num_tokens, kThreads, 0, stream>>>(q, num_heads, head_dim, first_position, rope);
+      <<<num_rows, kThreads, 0, stream>>>(rotations, num_rotations, num_heads, head_dim);
   return cudaGetLastError();
 }
 
 template cudaError_t LaunchAppend<float>(const CudaAppendParams&, cudaStream_t);
 template cudaError_t LaunchAppend<__half>(const CudaAppendParams&, cudaStream_t);
 template cudaError_t LaunchAppend<__nv_bfloat16>(const CudaAppendParams&, cudaStream_t);
-template cudaError_t LaunchRotateQueries<float>(float*, std::int32_t, std::int32_t, std::int32_t,
-                                                std::int64_t, const RopeParams&, cudaStream_t);
-template cudaError_t LaunchRotateQueries<__half>(__half*, std::int32_t, std::int32_t, std::int32_t,
-                                                 std::int64_t, const RopeParams&, cudaStream_t);
-template cudaError_t LaunchRotateQueries<__nv_bfloat16>(__nv_bfloat16*, std::int32_t, std::int32_t,
-                                                        std::int32_t, std::int64_t,
-                                                        const RopeParams&, cudaStream_t);
+template cudaError_t LaunchRotateQueries<float>(const QueryRotation*, std::int32_t, std::int32_t,
+                                                std::int32_t, std::int32_t, cudaStream_t);
+template cudaError_t LaunchRotateQueries<__half>(const QueryRotation*, std::int32_t, std::int32_t,
+                                                 std::int32_t, std::int32_t, cudaStream_t);
+template cudaError_t LaunchRotateQueries<__nv_bfloat16>(const QueryRotation*, std::int32_t,
+                                                        std::int32_t, std::int32_t, std::int32_t,
+                                                        cudaStream_t);
 
 }  // namespace attnd::kernels::any

@@ -26,11 +26,10 @@ struct CudaAppendParams {
 template <class Element>
 cudaError_t LaunchAppend(const CudaAppendParams& params, cudaStream_t stream);
 
-// q[num_tokens][num_heads][head_dim], contiguous, rotated in place; token i stands at
-// first_position + i. `rope` is a host struct; its inverse_frequencies are device memory.
+// `rotations` is device memory, as everything that it points to; num_rows: tokens of all of them.
 template <class Element>
-cudaError_t LaunchRotateQueries(Element* q, std::int32_t num_tokens, std::int32_t num_heads,
-                                std::int32_t head_dim, std::int64_t first_position,
-                                const RopeParams& rope, cudaStream_t stream);
+cudaError_t LaunchRotateQueries(const QueryRotation* rotations, std::int32_t num_rotations,
+                                std::int32_t num_rows, std::int32_t num_heads,
+                                std::int32_t head_dim, cudaStream_t stream);
 
 }  // namespace attnd::kernels::any

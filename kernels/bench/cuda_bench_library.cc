@@ -215,9 +215,15 @@ int AttndBenchAppend(const void* k, const void* v, std::int32_t num_tokens,
 int AttndBenchRotate(void* q, std::int32_t num_tokens, std::int32_t num_heads,
                      std::int32_t head_dim, std::int64_t first_position,
                      const AttndBenchRope* rope) {
+  const std::vector<attnd::kernels::QueryRotation> rotations = {
+      {q, num_tokens, 0, first_position, MakeRope(rope)}};
+  std::vector<void*> owned;
+  const auto* device_rotations = Upload(rotations, owned);
   const LaunchStatus status = attnd::kernels::LaunchCudaRotateQueries(
-      q, DataType::kBf16, num_tokens, num_heads, head_dim, first_position, MakeRope(rope), nullptr);
-  return status != LaunchStatus::kOk ? static_cast<int>(status) : cudaDeviceSynchronize();
+      rotations, device_rotations, DataType::kBf16, num_heads, head_dim, nullptr);
+  const cudaError_t error = cudaDeviceSynchronize();
+  Free(owned);
+  return status != LaunchStatus::kOk ? static_cast<int>(status) : static_cast<int>(error);
 }
 
 int AttndBenchMerge(const float* o_parts, const float* lse_parts, std::int32_t parts,

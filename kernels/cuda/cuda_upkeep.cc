@@ -68,12 +68,15 @@ LaunchStatus LaunchCudaAppend(const AppendParams& params, const AppendSequence* 
   return result;
 }
 
-LaunchStatus LaunchCudaRotateQueries(void* q, DataType type, std::int32_t num_tokens, int num_heads,
-                                     int head_dim, std::int64_t first_position,
-                                     const RopeParams& rope, CudaStream stream) {
+LaunchStatus LaunchCudaRotateQueries(std::span<const QueryRotation> rotations,
+                                     const QueryRotation* device_rotations, DataType type,
+                                     int num_heads, int head_dim, CudaStream stream) {
+  if (rotations.empty()) return LaunchStatus::kOk;
+  const QueryRotation& last = rotations.back();
   return ForType(type, [&](auto element) {
-    return any::LaunchRotateQueries(static_cast<decltype(element)*>(q), num_tokens, num_heads,
-                                    head_dim, first_position, rope, stream);
+    return any::LaunchRotateQueries<decltype(element)>(
+        device_rotations, static_cast<std::int32_t>(rotations.size()),
+        last.first_row + last.num_tokens, num_heads, head_dim, stream);
   });
 }
 

@@ -40,10 +40,9 @@ LaunchStatus LaunchCudaAppend(const AppendParams& /*params*/,
   return LaunchStatus::kUnsupported;
 }
 
-LaunchStatus LaunchCudaRotateQueries(void* /*q*/, DataType /*type*/, std::int32_t /*num_tokens*/,
-                                     int /*num_heads*/, int /*head_dim*/,
-                                     std::int64_t /*first_position*/, const RopeParams& /*rope*/,
-                                     CudaStream /*stream*/) {
+LaunchStatus LaunchCudaRotateQueries(std::span<const QueryRotation> /*rotations*/,
+                                     const QueryRotation* /*device_rotations*/, DataType /*type*/,
+                                     int /*num_heads*/, int /*head_dim*/, CudaStream /*stream*/) {
   return LaunchStatus::kUnsupported;
 }
 

@@ -152,23 +152,55 @@ TEST(CudaCacheUpdateTest, MoreTokensThanAGridDimensionHolds) {
   EXPECT_EQ(pools.cpu, pools.cuda);
 }
 
+// Sequences of different lengths, positions and options, in one launch: the first, the last and
+// those of one token are where a search for a row's sequence goes wrong.
 TEST(CudaCacheUpdateTest, RotatedQueriesAgreeWithTheCpu) {
+  constexpr int kHeads = 6;
+  constexpr int kDim = 64;
   for (const DataType type : kTypes) {
-    RopeParams rope;
-    rope.enabled = true;
-    rope.rotary_dim = 64;
-    std::vector<std::byte> q = Stored(RandomValues(7, 9 * 6 * 64, 1), type);
+    const OnDevice<float> frequencies(RandomValues(8, kDim / 2, 1));
+    const std::vector<float> host_frequencies = frequencies.Read();
+    std::vector<QueryRotation> rotations;
+    std::int32_t rows = 0;
+    for (const std::int32_t num_tokens : {1, 9, 1, 1, 300, 0, 2, 64, 1}) {
+      RopeParams rope;
+      rope.enabled = true;
+      rope.rotary_dim = rotations.size() % 3 == 1 ? kDim / 2 : kDim;
+      rope.interleaved = rotations.size() % 2 == 1;
+      rope.amplitude = 1 + 0.125 * static_cast<double>(rotations.size());
+      if (rotations.size() % 4 == 2) rope.inverse_frequencies = host_frequencies.data();
+      const auto first_position = 123456 * static_cast<std::int64_t>(rotations.size());
+      rotations.push_back({nullptr, num_tokens, rows, first_position, rope});
+      rows += num_tokens;
+    }
+    std::vector<std::byte> q = Stored(RandomValues(7, rows * kHeads * kDim, 1), type);
     const OnDevice<std::byte> device_q(q);
-    RotateQueries(q.data(), type, 9, 6, 64, 123456, rope);
-    ASSERT_EQ(LaunchCudaRotateQueries(device_q.data(), type, 9, 6, 64, 123456, rope, nullptr),
-              LaunchStatus::kOk);
+    const auto row_bytes = static_cast<std::int64_t>(kHeads) * kDim * ElementBytes(type);
+    for (QueryRotation& rotation : rotations) {
+      RotateQueries(q.data() + rotation.first_row * row_bytes, type, rotation.num_tokens, kHeads,
+                    kDim, rotation.first_position, rotation.rope);
+      rotation.q = device_q.data() + rotation.first_row * row_bytes;
+      if (rotation.rope.inverse_frequencies != nullptr) {
+        rotation.rope.inverse_frequencies = frequencies.data();
+      }
+    }
+    const OnDevice<QueryRotation> device_rotations(rotations);
+    ASSERT_EQ(
+        LaunchCudaRotateQueries(rotations, device_rotations.data(), type, kHeads, kDim, nullptr),
+        LaunchStatus::kOk);
     const std::vector<std::byte> rotated = device_q.Read();
-    for (int i = 0; i < 9 * 6 * 64; ++i) {
+    for (std::int64_t i = 0; i < std::int64_t{rows} * kHeads * kDim; ++i) {
       const float expected = LoadElement(q.data(), type, i);
       ASSERT_NEAR(LoadElement(rotated.data(), type, i), expected,
-                  2 * Roundoff(type) * std::fabs(expected) + 0x1p-22);
+                  2 * Roundoff(type) * std::fabs(expected) + 0x1p-22)
+          << "type " << static_cast<int>(type) << ", row " << i / (kHeads * kDim);
     }
   }
+}
+
+TEST(CudaCacheUpdateTest, NoQueriesToRotateIsNoLaunch) {
+  EXPECT_EQ(LaunchCudaRotateQueries({}, nullptr, DataType::kBf16, 6, 64, nullptr),
+            LaunchStatus::kOk);
 }
 
 TEST(CudaCacheUpdateTest, MergedStatesAgreeWithTheCpu) {

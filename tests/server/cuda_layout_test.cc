@@ -202,7 +202,32 @@ TEST_F(DecodeLayoutTest, PageTablesAndFrequenciesMoveAlong) {
   ASSERT_EQ(layout_.rotations.size(), 1U);
   EXPECT_EQ(layout_.rotations[0].q, layout_.sequences[0].q);
   EXPECT_EQ(layout_.rotations[0].first_position, 30);
-  EXPECT_EQ(layout_.rotations[0].rows, 4);
+  EXPECT_EQ(layout_.rotations[0].num_tokens, 4);
+}
+
+// One launch rotates them all: each knows where its rows begin among those of all.
+TEST_F(DecodeLayoutTest, RotationsCountTheRowsBeforeThem) {
+  StepView view;
+  view.query_position = view.append_position = 50;
+  view.visible_end = 54;
+  view.appends = true;
+  PackStep(request_, batch_.shape, ResolveOptions({}, 32), {}, {0, 0, 0, 4}, view, outputs_,
+           batch_.items.emplace_back());  // without a rotation
+  PackStep(request_, batch_.shape, ResolveOptions({}, 32), ResolveRope(rope_), {0, 0, 0, 4}, view,
+           outputs_, batch_.items.emplace_back());
+  batch_.page_tables = {7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17};
+  batch_.BindPageTables();
+  ASSERT_TRUE(LayOut(batch_, WholeItems(batch_), kArena, kArenaBytes, layout_));
+  ASSERT_EQ(layout_.sequences.size(), 3U);
+  ASSERT_EQ(layout_.rotations.size(), 2U);
+  EXPECT_EQ(layout_.rotations[0].first_row, 0);
+  EXPECT_EQ(layout_.rotations[1].first_row, 4);
+  EXPECT_EQ(layout_.rotations[1].first_position, 50);
+  EXPECT_EQ(layout_.rotations[1].q, layout_.sequences[2].q);
+  // A launch of its own counts anew.
+  ASSERT_TRUE(LayOut(batch_, std::vector<ItemSpan>{{2, 1, 2}}, kArena, kArenaBytes, layout_));
+  EXPECT_EQ(layout_.rotations[0].first_row, 0);
+  EXPECT_EQ(layout_.rotations[0].num_tokens, 2);
 }
 
 // The second launch's tokens are not in the cache when the first one attends.
