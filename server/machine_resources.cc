@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::int64_t kDefaultMaxCacheBytes = std::int64_t{4} << 30;
 constexpr std::int64_t kSlabBytes = std::int64_t{2} << 20;
-// Calls of one connection: half of what may wait.
+// Calls of one connection: all that may wait, and some that the queue refuses.
 constexpr int kLeastStreams = 16, kMostStreams = 4096;
 constexpr std::int64_t kDefaultMemoryShare = 4;  // a quarter
 constexpr int kDefaultMaxConnections = 16'384;
@@ -170,8 +170,8 @@ absl::StatusOr<ServerConfig> ResolveDefaults(ServerConfig config,
   }
   if (config.workspace_bytes == 0) config.workspace_bytes = std::max(kSlabBytes, share);
   if (config.max_concurrent_streams == 0) {
-    config.max_concurrent_streams =
-        std::clamp(config.max_queue_requests / 2, kLeastStreams, kMostStreams);
+    config.max_concurrent_streams = std::clamp(
+        std::min(config.max_queue_requests, kMostStreams) / 2 * 3, kLeastStreams, kMostStreams);
   }
   if (absl::Status status = ResolveMaxConnections(resources.max_open_files, config.max_connections);
       !status.ok()) {

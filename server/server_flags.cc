@@ -157,8 +157,7 @@ const ServerFlag kFlags[] = {
     Count(
         "max_concurrent_streams", kTransport, &Config::max_concurrent_streams, 0, 1'000'000,
         "Most calls in flight on one connection: that many messages of it may be in memory before "
-        "the queue can refuse one. Further ones wait on the client. 0: half of max_queue_requests, "
-        "16 to 4096."),
+        "the queue can refuse one. 0: half as many again as max_queue_requests, 16 to 4096."),
     Bytes("max_header_bytes", kTransport, &Config::max_header_bytes, 1024, 1024 * 1024,
           "Largest metadata of a call."),
     Count("max_unary_in_flight", kTransport, &Config::max_unary_in_flight, 0, 10'000'000,

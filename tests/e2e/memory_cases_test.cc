@@ -189,24 +189,25 @@ void SendBurst(const std::vector<std::string>& flags, Burst& burst) {
 }
 
 // Those that find the queue full are refused, and neither they nor their bytes pile up: 64
-// requests, more than there can be (16 wait, 32 are in flight), and 64 MiB.
+// requests, more than there can be (16 wait, 24 are in flight), and 64 MiB.
 TEST(MemoryCasesTest, ABurstOverAFullQueueStaysWithinTheQueuesMemory) {
   if (!kMemoryIsMeaningful) GTEST_SKIP() << "memory figures need a build without sanitizers";
   Burst burst;
-  SendBurst({"--max_queue_requests=16", "--max_concurrent_streams=32"}, burst);
+  SendBurst({"--max_queue_requests=16", "--max_concurrent_streams=24"}, burst);
   EXPECT_EQ(burst.other, 0);
   EXPECT_GT(burst.refused, 0) << "the queue was full";
   EXPECT_LE(burst.growth_bytes, (64 + 64) * kMiB);
 }
 
-// gRPC receives what is in flight on a connection before anybody can refuse it; without a flag of
-// its own that follows the queue, too.
-TEST(MemoryCasesTest, ABurstOnOneConnectionStaysWithinTheQueuesMemory) {
+// gRPC receives what is in flight on a connection before anybody can refuse it. Without a flag of
+// its own that follows the queue: 96 calls, in up to four times their bytes (docs/operations.md).
+TEST(MemoryCasesTest, ABurstOnOneConnectionIsBoundedByTheQueue) {
   if (!kMemoryIsMeaningful) GTEST_SKIP() << "memory figures need a build without sanitizers";
   Burst burst;
   SendBurst({"--max_queue_requests=64"}, burst);
   EXPECT_EQ(burst.other, 0);
-  EXPECT_LE(burst.growth_bytes, (64 + 64) * kMiB);
+  EXPECT_GT(burst.refused, 0) << "the queue was full";
+  EXPECT_LE(burst.growth_bytes, 4 * 96 * kMiB);
 }
 
 // Messages of 640 MiB in all, each over the limit: gRPC receives such a message before it refuses

@@ -128,9 +128,9 @@ TEST(ResolveDefaultsTest, StreamsOfAConnectionFollowTheQueue) {
     config.max_queue_requests = queue;
     return ResolveDefaults(config, {kGiB, 1})->max_concurrent_streams;
   };
-  EXPECT_EQ(streams(4096), 2048);
+  EXPECT_EQ(streams(4096), 4096);
   EXPECT_EQ(streams(10'000'000), 4096);
-  EXPECT_EQ(streams(64), 32);
+  EXPECT_EQ(streams(64), 96);
   EXPECT_EQ(streams(1), 16);
   config.max_concurrent_streams = 7;
   EXPECT_EQ(streams(64), 7);
