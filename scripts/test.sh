@@ -4,9 +4,9 @@
 #   scripts/test.sh [--tier fast|ci|full] [--preset NAME]...
 #     --tier fast    release build and its tests, slow ones left out (the default)
 #     --tier ci      fast, then format, lint, dashboards on a real Prometheus, the page /statusz in a browser, every CUDA row compiled for its
-#                    architectures (without nvcc: skipped), a short comparison with naive, thread safety, clang-tidy
-#     --tier full    ci, then both sanitizers, the slow tests, long load runs, a longer fuzz run, a bare
-#                    Debian system and the images
+#                    architectures (without nvcc: skipped), a short comparison with naive, thread safety, clang-tidy,
+#                    AddressSanitizer with UBSan, and ThreadSanitizer on the tests labelled concurrency or parse
+#     --tier full    ci, then the slow tests, long load runs, a longer fuzz run, a bare Debian system and the images
 #     --preset NAME  only this preset's build and tests; may be repeated
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -129,12 +129,12 @@ else
     # Then what takes long.
     check "thread safety" python3 scripts/thread_safety.py --build build/release || true
     check clang-tidy python3 scripts/run_clang_tidy.py --build build/release '^(kernels|server|client|loadtest)/' || true
+    preset_part asan
+    preset_part tsan
   fi
   if [[ $tier == full ]]; then
     scripts/setup.sh --fuzz --bare
-    preset_part asan
     run_ctest "asan cancel race" asan-race
-    preset_part tsan
     run_ctest "tsan cancel race" tsan-race
     run_ctest "slow tests" release-slow
     for script in latency_knee stream_rate trace_replay overload soak; do check "$script" "loadtest/scripts/$script.sh" --quick || true; done
