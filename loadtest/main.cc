@@ -133,7 +133,8 @@ CLI::App* AddRun(CLI::App& app, Flags& flags) {
   run->add_option("--rate", load.rate,
                   "open loop: requests a second, sent on a plan whatever the server does "
                   "(default: the scenario's)")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(0.0, kMaxRate));
   run->add_option("--arrivals", load.arrivals,
                   "open loop: poisson, constant or burst (default: the scenario's)")
       ->check(CLI::IsMember({"poisson", "constant", "burst"}));

@@ -74,8 +74,8 @@ absl::Status SetSoftCap(Scenario& scenario, const std::string& value) {
 
 absl::Status SetRate(Scenario& scenario, const std::string& value) {
   if (!absl::SimpleAtod(value, &scenario.rate) || !std::isfinite(scenario.rate) ||
-      scenario.rate < 0) {
-    return Wrong("", value, "0 or more");
+      scenario.rate < 0 || scenario.rate > kMaxRate) {
+    return Wrong("", value, "0 to 1000000");
   }
   return absl::OkStatus();
 }

@@ -18,6 +18,9 @@ namespace attnd::loadtest {
 enum class Kind : std::uint8_t { kAttend, kDecode };
 enum class CallMode : std::uint8_t { kUnary, kStream };
 
+// Requests a second: a plan of more would be longer in the making than in the sending.
+inline constexpr double kMaxRate = 1e6;
+
 struct Scenario {
   std::string name;  // default: kind and shape
   Kind kind = Kind::kAttend;

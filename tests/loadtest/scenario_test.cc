@@ -56,8 +56,8 @@ TEST(ScenarioTest, SpecsReadBackAsTheSameShape) {
 TEST(ScenarioTest, WrongValuesNameTheirKey) {
   for (const char* text :
        {"heads=0", "heads=", "head_dim=257", "head_dim=64x", "tokens=-1", "type=int8", "kind=train",
-        "mode=carrier", "step_tokens=0", "accepted=-1", "rate=-1", "rate=fast", "arrivals=never",
-        "max_in_flight=0", "causal=perhaps", "soft_cap=-1", "soft_cap=nan",
+        "mode=carrier", "step_tokens=0", "accepted=-1", "rate=-1", "rate=1e12", "rate=fast",
+        "arrivals=never", "max_in_flight=0", "causal=perhaps", "soft_cap=-1", "soft_cap=nan",
         "workers=99999999999"}) {
     const auto scenario = ParseScenario(text);
     ASSERT_FALSE(scenario.ok()) << text;

@@ -133,7 +133,7 @@ TEST(ConnectionAcceptorTest, GoesOnAfterTheDescriptorsRanOut) {
   std::vector<RawConnection> late(20);
   // UndefinedBehaviorSanitizer opens a pipe for each type whose virtual table it checks first: the
   // log's are met here, with descriptors left.
-  Log(LogLevel::kWarn, "descriptors run out on purpose");
+  Log(LogLevel::kWarn, "descriptors run out on purpose", {{"why", "as the acceptor quotes"}});
   {
     const NoDescriptorLeft none;
     for (RawConnection& each : late) ASSERT_TRUE(each.Connect(accepting.port));
