@@ -56,7 +56,7 @@ TEST(ExpositionTextTest, WhatIsNoNumberHasItsName) {
 TEST(ExpositionTextTest, IsThePageOfTheLibrary) {
   std::vector<MetricFamily> families = {Family(MetricType::Gauge), Family(MetricType::Counter),
                                         Family(MetricType::Histogram)};
-  families[0].metric = {Gauge(1, {{"a", "plain"}, {"b", "quo\"te \\ and\nline, \xC3\xA9"}}),
+  families[0].metric = {Gauge(1, {{"a", "plain"}, {"b", "a \"word\" \\ and\nline, \xC3\xA9"}}),
                         Gauge(2)};
   families[1].metric.emplace_back().counter.value = 12;
   ClientMetric& histogram = families[2].metric.emplace_back();
