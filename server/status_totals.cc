@@ -149,6 +149,10 @@ StatusTotals ReadStatusTotals(std::span<const MetricFamily> families) {
       AddByLabel(family, "state", totals.cache_bytes_by_state);
     } else if (name == "attnd_kv_cache_pages") {
       AddByLabel(family, "state", totals.cache_pages_by_state);
+    } else if (name == "attnd_kv_cache_host_bytes") {
+      AddByLabel(family, "state", totals.host_bytes_by_state);
+    } else if (name == "attnd_kv_cache_moved_bytes_total") {
+      AddByLabel(family, "direction", totals.moved_bytes_by_direction);
     } else if (family.metric.size() == 1 && family.type == MetricType::Histogram) {
       if (name == "attnd_batch_sequences") {
         totals.batch_sequences = DistributionOf(family.metric[0]);

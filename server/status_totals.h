@@ -47,7 +47,8 @@ struct StatusTotals {
   Distribution batch_sequences, batch_tokens;
   // Sums of a family by one label, without those that are 0.
   std::map<std::string, double> answers_by_code, rejected_by_reason, sequences_by_state,
-      ended_by_reason, cache_bytes_by_state, cache_pages_by_state;
+      ended_by_reason, cache_bytes_by_state, cache_pages_by_state, host_bytes_by_state,
+      moved_bytes_by_direction;
   // attnd_device_*_bytes_per_second and attnd_device_*_flops_per_second.
   std::vector<Ceiling> ceilings;
   // Families without labels that hold a gauge, name without the prefix attnd_.

@@ -73,6 +73,9 @@ TEST_F(StatusTotalsTest, ReadsGaugesCacheSequencesAndRefusals) {
     gauges.pool_bytes = 100;
     gauges.used_bytes = 60;
     gauges.pages_used = 3;
+    gauges.host_bytes = 50;
+    gauges.host_used_bytes = 20;
+    gauges.moved_out_bytes = 9;
     return gauges;
   });
   metrics_.RecordRejected(RejectReason::kQueueFull);
@@ -83,6 +86,8 @@ TEST_F(StatusTotalsTest, ReadsGaugesCacheSequencesAndRefusals) {
   EXPECT_THAT(totals.sequences_by_state, ElementsAre(Pair("idle", 4)));
   EXPECT_THAT(totals.cache_bytes_by_state, ElementsAre(Pair("free", 40), Pair("used", 60)));
   EXPECT_THAT(totals.cache_pages_by_state, ElementsAre(Pair("used", 3)));
+  EXPECT_THAT(totals.host_bytes_by_state, ElementsAre(Pair("free", 30), Pair("used", 20)));
+  EXPECT_THAT(totals.moved_bytes_by_direction, ElementsAre(Pair("to_host", 9)));
   EXPECT_THAT(totals.rejected_by_reason, ElementsAre(Pair("queue_full", 1)));
   EXPECT_THAT(totals.ended_by_reason, ElementsAre(Pair("expired", 1)));
 }
