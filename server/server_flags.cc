@@ -149,7 +149,7 @@ const ServerFlag kFlags[] = {
           "answered."),
 
     Bytes("max_message_bytes", kTransport, &Config::max_message_bytes, 64 * 1024, kMaxMessage,
-          "Largest message in either direction."),
+          "Largest message of a client; replies are bounded by their requests."),
     Count(
         "max_connections", kTransport, &Config::max_connections, 0, 1'000'000,
         "Most connections to the gRPC port; further ones are closed at once. 0: what the limit of "
