@@ -9,7 +9,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 readonly OUT=$PWD/build/dashboards-test
-build= draw=
+build='' draw=''
 
 while (($#)); do
   case "$1" in
