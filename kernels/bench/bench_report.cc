@@ -4,19 +4,11 @@
 #include <cstdio>
 #include <ctime>
 #include <fstream>
-#include <nlohmann/json.hpp>
+
+#include "kernels/bench/bench_json.h"
 
 namespace attnd::kernels::bench {
 namespace {
-
-// In the order of writing, not of the alphabet.
-using Json = nlohmann::ordered_json;
-
-double Rounded(double value) {
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.4g", value);
-  return std::atof(text.data());
-}
 
 double MinBytes(const KernelCost& cost) { return cost.min_read_bytes + cost.min_write_bytes; }
 
@@ -27,17 +19,7 @@ Json Line(const CaseResult& result, const KernelRow& row, const char* operation,
           {"kernel", row.name},
           {"device", nullptr},
           {"case", c.Name()},
-          {"shape",
-           {{"sequences", c.num_sequences},
-            {"query_length", c.query_length},
-            {"kv_length", c.kv_length},
-            {"num_heads", c.num_heads},
-            {"num_kv_heads", c.num_kv_heads},
-            {"head_dim", c.head_dim},
-            {"causal", c.causal},
-            {"window_left", c.window_left},
-            {"page_tokens", c.page_tokens},
-            {"ascending_pages", c.ascending_pages}}},
+          {"shape", ShapeJson(c)},
           {"dtype", TypeName(c.data_type)},
           {"ms", Rounded(timing.ms)},
           {"spread", Rounded(timing.spread)},

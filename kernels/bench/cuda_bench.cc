@@ -8,11 +8,11 @@
 #include <fstream>
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <regex>
 #include <stdexcept>
 #include <vector>
 
+#include "kernels/bench/bench_json.h"
 #include "kernels/bench/bench_peer.h"
 #include "kernels/bench/bench_report.h"
 #include "kernels/bench/build_commit.h"
@@ -21,14 +21,6 @@
 
 namespace attnd::kernels::bench {
 namespace {
-
-using Json = nlohmann::ordered_json;
-
-double Rounded(double value) {
-  char text[32];
-  std::snprintf(text, sizeof(text), "%.4g", value);
-  return std::atof(text);
-}
 
 double UnixSeconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -144,18 +136,6 @@ const KernelRow& FindRow(const CudaBenchCase& bench_case, const AttentionParams&
       limits);
   if (row == nullptr) throw std::runtime_error("no row serves " + bench_case.Name());
   return *row;
-}
-
-Json ShapeJson(const BenchCase& shape) {
-  return {{"sequences", shape.num_sequences},
-          {"query_length", shape.query_length},
-          {"kv_length", shape.kv_length},
-          {"num_heads", shape.num_heads},
-          {"num_kv_heads", shape.num_kv_heads},
-          {"head_dim", shape.head_dim},
-          {"causal", shape.causal},
-          {"window_left", shape.window_left},
-          {"page_tokens", shape.page_tokens}};
 }
 
 Json Line(const Run& run, const CudaBenchCase& bench_case, const LaunchPlan& plan,

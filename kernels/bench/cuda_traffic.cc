@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <regex>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "kernels/bench/bench_json.h"
 #include "kernels/bench/bench_report.h"
 #include "kernels/bench/build_commit.h"
 #include "kernels/bench/cuda_bench_problem.h"
@@ -18,8 +18,6 @@
 
 namespace attnd::kernels::bench {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr std::int64_t kFlushBytes = std::int64_t{512} << 20;
 
@@ -106,15 +104,7 @@ struct Traffic {
 Json Line(const KernelRow& row, const BenchCase& shape, int num_splits, const KernelCost& cost) {
   return {{"op", OperationName(row.operation)},
           {"kernel", row.name},
-          {"shape",
-           {{"sequences", shape.num_sequences},
-            {"query_length", shape.query_length},
-            {"kv_length", shape.kv_length},
-            {"num_heads", shape.num_heads},
-            {"num_kv_heads", shape.num_kv_heads},
-            {"head_dim", shape.head_dim},
-            {"causal", shape.causal},
-            {"page_tokens", shape.page_tokens}}},
+          {"shape", ShapeJson(shape)},
           {"dtype", TypeName(shape.data_type)},
           {"num_splits", num_splits},
           {"min_read_bytes", cost.min_read_bytes},

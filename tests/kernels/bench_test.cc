@@ -1,12 +1,14 @@
 // attnbench's floors and lines, and one short run of the whole path.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 
 #include "kernels/attention_kernels.h"
 #include "kernels/bench/bench_case.h"
+#include "kernels/bench/bench_json.h"
 #include "kernels/bench/bench_measure.h"
 #include "kernels/bench/bench_problem.h"
 #include "kernels/bench/bench_report.h"
@@ -55,6 +57,21 @@ TEST(BenchTest, CaseNamesAreUnique) {
   EXPECT_TRUE(names.count("prefill/bf16/1x4096/h8-8/d64/causal"));
   EXPECT_TRUE(names.count("decode/bf16/16x1+4096/h32-8/d128/causal/p16"));
   EXPECT_TRUE(names.count("decode/bf16/16x1+4096/h32-8/d128/causal/p64/ascending"));
+}
+
+TEST(BenchTest, PagesAscendWhereTheCaseSaysSo) {
+  BenchCase bench_case = SmallCase();
+  bench_case.operation = Operation::kDecode;
+  bench_case.query_length = 1;
+  bench_case.kv_length = 1024;
+  bench_case.page_tokens = 16;
+  for (const bool ascending : {false, true}) {
+    bench_case.ascending_pages = ascending;
+    BenchProblem problem(bench_case);
+    const std::uint32_t* pages = problem.params().sequences[0].kv.page_table;
+    EXPECT_EQ(std::is_sorted(pages, pages + 1024 / 16), ascending);
+    EXPECT_EQ(ShapeJson(bench_case)["ascending_pages"], ascending);
+  }
 }
 
 TEST(BenchTest, FindsAWrongResult) {
