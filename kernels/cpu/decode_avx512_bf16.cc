@@ -111,11 +111,7 @@ struct Bf16DotArithmetic {
                                          int padded_dim, float* accumulator) {
     __m512 sums[kRows][2 * kSteps];
     Unroll<kRows>([&](auto row) HWY_ATTR {
-      const __m512 factor = _mm512_set1_ps(factors[row]);
-      Unroll<2 * kSteps>([&](auto i) HWY_ATTR {
-        sums[row][i] =
-            _mm512_mul_ps(factor, _mm512_load_ps(accumulator + row * padded_dim + dim + i * 16));
-      });
+      Unroll<2 * kSteps>([&](auto i) HWY_ATTR { sums[row][i] = _mm512_setzero_ps(); });
     });
     const std::int64_t offset = std::int64_t{dim} * 2;
     RowPrefetch prefetch = RowPrefetch::Values(
@@ -140,8 +136,10 @@ struct Bf16DotArithmetic {
       });
     }
     Unroll<kRows>([&](auto row) HWY_ATTR {
+      const __m512 factor = _mm512_set1_ps(factors[row]);
       Unroll<2 * kSteps>([&](auto i) HWY_ATTR {
-        _mm512_store_ps(accumulator + row * padded_dim + dim + i * 16, sums[row][i]);
+        float* before = accumulator + row * padded_dim + dim + i * 16;
+        _mm512_store_ps(before, _mm512_fmadd_ps(factor, _mm512_load_ps(before), sums[row][i]));
       });
     });
   }

@@ -183,7 +183,9 @@ struct FmaArithmetic {
     hn::Store(p, FloatTag(), to);
   }
 
-  // accumulator[row][dim] = accumulator * factors[row] + sum over keys of p[row][key] * v[key][dim]
+  // accumulator[row][dim] = accumulator * factors[row] + sum over keys of p[row][key] *
+  // v[key][dim]. The sum is formed apart: one chain through all keys would round each of them at
+  // the size of the whole.
   template <int kRows, int kSteps>
   static HWY_INLINE void AccumulateChunk(const Probability* p, const float* factors,
                                          const TileView& tile, const KeyBlock& block,
@@ -192,11 +194,7 @@ struct FmaArithmetic {
     const FloatTag d;
     Floats sums[kRows][2 * kSteps];
     Unroll<kRows>([&](auto row) HWY_ATTR {
-      const Floats factor = hn::Set(d, factors[row]);
-      Unroll<2 * kSteps>([&](auto i) HWY_ATTR {
-        sums[row][i] =
-            hn::Mul(factor, hn::Load(d, accumulator + row * padded_dim + dim + i * kLanes));
-      });
+      Unroll<2 * kSteps>([&](auto i) HWY_ATTR { sums[row][i] = hn::Zero(d); });
     });
     constexpr auto kChunkBytes = static_cast<int>(kSteps * kStep * sizeof(Element));
     const auto row_bytes = static_cast<int>(padded_dim * sizeof(Element));
@@ -224,8 +222,10 @@ struct FmaArithmetic {
       });
     }
     Unroll<kRows>([&](auto row) HWY_ATTR {
+      const Floats factor = hn::Set(d, factors[row]);
       Unroll<2 * kSteps>([&](auto i) HWY_ATTR {
-        hn::Store(sums[row][i], d, accumulator + row * padded_dim + dim + i * kLanes);
+        float* before = accumulator + row * padded_dim + dim + i * kLanes;
+        hn::Store(hn::MulAdd(factor, hn::Load(d, before), sums[row][i]), d, before);
       });
     });
   }

@@ -28,36 +28,42 @@ class PrefillPasses {
   static constexpr int kTileRows = Scratch::kTileRows;
   // From here on FP32 has no fraction bits: s * c - max must round s * c as max was rounded.
   static constexpr float kLargeMax = 0x1p23F;
+  // Units of a score that are summed in one chain. Rounding grows with a chain's length, so the
+  // sums of longer rows are added from several.
+  static constexpr int kChainUnits = 64;
 
-  // s: [key][rows] of one segment. Where it is plain, the maximum is taken on the way.
-  template <int kNumColumns>
-  HWY_NOINLINE static void Score(const Scratch& scratch, int tile, int num_units,
-                                 const TileSegment& segment, bool plain, Prefetch& prefetch,
+  // s: [key][rows] of one segment, from units [unit, unit + num_units) of q and k; kMore adds to
+  // what s holds. The last call for a plain segment takes the maximum on the way (max_too).
+  template <int kNumColumns, bool kMore>
+  HWY_NOINLINE static void Score(const Scratch& scratch, int tile, int unit, int num_units,
+                                 const TileSegment& segment, bool max_too, Prefetch& prefetch,
                                  float* tile_max) {
     F32 max[kNumColumns];
     tile_max += segment.column * kLanes;
     for (int c = 0; c < kNumColumns; ++c) max[c] = hn::Load(kF32, tile_max + c * kLanes);
-    const Unit* rows = scratch.q(tile) + segment.column * kLanes;
+    const Unit* rows = scratch.q(tile) + unit * kTileRows + segment.column * kLanes;
     for (int key = segment.begin; key < segment.end; key += kPanel) {
-      prefetch.Step();
+      if constexpr (!kMore) prefetch.Step();
       F32 sums[kPanel][kNumColumns];
       HWY_UNROLL(8)
       for (int i = 0; i < kPanel; ++i) {
         HWY_UNROLL(4)
         for (int c = 0; c < kNumColumns; ++c) sums[i][c] = hn::Zero(kF32);
       }
-      MultiplyPanel<kNumColumns>(scratch.k(key), rows, num_units, sums);
+      MultiplyPanel<kNumColumns>(scratch.k(key) + unit * kPanel, rows, num_units, sums);
       float* out = scratch.s(key) + segment.column * kLanes;
       HWY_UNROLL(8)
       for (int i = 0; i < kPanel; ++i) {
         HWY_UNROLL(4)
         for (int c = 0; c < kNumColumns; ++c) {
+          float* score = out + i * kTileRows + c * kLanes;
+          if constexpr (kMore) sums[i][c] = hn::Add(hn::Load(kF32, score), sums[i][c]);
           max[c] = hn::Max(max[c], sums[i][c]);
-          hn::Store(sums[i][c], kF32, out + i * kTileRows + c * kLanes);
+          hn::Store(sums[i][c], kF32, score);
         }
       }
     }
-    if (!plain) return;
+    if (!max_too) return;
     for (int c = 0; c < kNumColumns; ++c) hn::Store(max[c], kF32, tile_max + c * kLanes);
   }
 
@@ -111,29 +117,38 @@ class PrefillPasses {
     }
   }
 
-  // accumulator[dim][rows] += p * v for one panel of dims over one segment.
-  template <int kNumColumns>
-  HWY_NOINLINE static void Accumulate(const Scratch& scratch, int tile, int panel,
-                                      const TileSegment& segment, Prefetch& prefetch) {
+  // One panel of dims over one segment of a key tile: sums[dim][rows] += p * v. `sums` belong to
+  // this key tile alone, since one chain through all keys would round each of them at the size of
+  // the whole. kWhole: the segment is all that the tile has; the sums are formed in registers and
+  // added to `sums`, here the row's accumulator.
+  template <int kNumColumns, bool kWhole>
+  HWY_NOINLINE static void Accumulate(const Scratch& scratch, int panel, const TileSegment& segment,
+                                      Prefetch& prefetch, float* sums) {
     prefetch.Step();
-    float* values = scratch.accumulator(tile) + std::int64_t{panel} * kPanel * kTileRows +
-                    segment.column * kLanes;
-    F32 sums[kPanel][kNumColumns];
+    float* values = sums + segment.column * kLanes;
+    F32 registers[kPanel][kNumColumns];
     HWY_UNROLL(8)
     for (int i = 0; i < kPanel; ++i) {
       HWY_UNROLL(4)
       for (int c = 0; c < kNumColumns; ++c) {
-        sums[i][c] = hn::Load(kF32, values + i * kTileRows + c * kLanes);
+        registers[i][c] =
+            kWhole ? hn::Zero(kF32) : hn::Load(kF32, values + i * kTileRows + c * kLanes);
       }
     }
     const int steps = (segment.end - segment.begin + kPair - 1) / kPair;
     MultiplyPanel<kNumColumns>(scratch.v(panel) + segment.begin / kPair * kPanel,
-                               scratch.p(segment.begin) + segment.column * kLanes, steps, sums);
+                               scratch.p(segment.begin) + segment.column * kLanes, steps,
+                               registers);
     HWY_UNROLL(8)
     for (int i = 0; i < kPanel; ++i) {
       HWY_UNROLL(4)
       for (int c = 0; c < kNumColumns; ++c) {
-        hn::Store(sums[i][c], kF32, values + i * kTileRows + c * kLanes);
+        float* value = values + i * kTileRows + c * kLanes;
+        if constexpr (kWhole) {
+          hn::Store(hn::Add(hn::Load(kF32, value), registers[i][c]), kF32, value);
+        } else {
+          hn::Store(registers[i][c], kF32, value);
+        }
       }
     }
   }

@@ -165,8 +165,7 @@ class PrefillTile {
       const TileSegment& segment = segments[i];
       const bool plain = !segment.masked && !options_.any();
       ForColumns(segment.num_columns, [&](auto columns) {
-        Passes::template Score<columns.kValue>(scratch_, tile, packer_.num_units(), segment, plain,
-                                               prefetch_, tile_max);
+        ScoreSegment<columns.kValue>(tile, segment, plain, tile_max);
       });
       if (plain) continue;
       if (!masks_ready) {
@@ -194,12 +193,46 @@ class PrefillTile {
     }
     for (int lane = 0; lane < kTileRows; ++lane) scratch_.row_sum(tile)[lane] += tile_sum[lane];
     for (int panel = 0; panel < scratch_.padded_dims() / kPanel; ++panel) {
-      for (int i = 0; i < count; ++i) {
-        ForColumns(segments[i].num_columns, [&](auto columns) {
-          Passes::template Accumulate<columns.kValue>(scratch_, tile, panel, segments[i],
-                                                      prefetch_);
+      float* values = scratch_.accumulator(tile) + std::int64_t{panel} * kPanel * kTileRows;
+      if (count == 1) {
+        ForColumns(segments[0].num_columns, [&](auto columns) {
+          Passes::template Accumulate<columns.kValue, true>(scratch_, panel, segments[0], prefetch_,
+                                                            values);
         });
+      } else {
+        AccumulateCut(panel, segments, count, values);
       }
+    }
+  }
+
+  template <int kNumColumns>
+  void ScoreSegment(int tile, const TileSegment& segment, bool plain, float* tile_max) {
+    constexpr int kChain = Passes::kChainUnits;
+    const int num_units = packer_.num_units();
+    Passes::template Score<kNumColumns, false>(scratch_, tile, 0,
+                                               num_units < kChain ? num_units : kChain, segment,
+                                               plain && num_units <= kChain, prefetch_, tile_max);
+    for (int unit = kChain; unit < num_units; unit += kChain) {
+      const int rest = num_units - unit;
+      Passes::template Score<kNumColumns, true>(scratch_, tile, unit, rest < kChain ? rest : kChain,
+                                                segment, plain && rest <= kChain, prefetch_,
+                                                tile_max);
+    }
+  }
+
+  // The sums of a tile that is cut go on from segment to segment in `sums`, so that they are those
+  // of the same tile in one piece.
+  HWY_NOINLINE void AccumulateCut(int panel, const TileSegment* segments, int count,
+                                  float* values) {
+    alignas(64) float sums[kPanel * kTileRows] = {};
+    for (int i = 0; i < count; ++i) {
+      ForColumns(segments[i].num_columns, [&](auto columns) {
+        Passes::template Accumulate<columns.kValue, false>(scratch_, panel, segments[i], prefetch_,
+                                                           sums);
+      });
+    }
+    for (int i = 0; i < kPanel * kTileRows; i += kLanes) {
+      hn::Store(hn::Add(hn::Load(kF32, values + i), hn::Load(kF32, sums + i)), kF32, values + i);
     }
   }
 
