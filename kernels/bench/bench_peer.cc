@@ -44,14 +44,30 @@ BenchPeer::BenchPeer(const std::string& python, const std::string& script,
   close(output[1]);
   to_child_ = fdopen(input[1], "w");
   from_child_ = fdopen(output[0], "r");
-  if (failed != 0) {
-    child_ = -1;
-    throw std::runtime_error("cannot start " + python);
+  if (failed != 0) child_ = -1;
+  try {
+    if (failed != 0) {
+      throw std::invalid_argument("cannot start the peer's Python '" + python + "'");
+    }
+    Greet(python);
+  } catch (...) {
+    End();
+    throw;
   }
-  name_ = Json::parse(ReadLine()).at("peer").get<std::string>();
 }
 
-BenchPeer::~BenchPeer() {
+void BenchPeer::Greet(const std::string& python) {
+  const Json hello = Json::parse(ReadLine());
+  if (hello.contains("error")) {
+    throw std::invalid_argument("the peer cannot run under '" + python +
+                                "': " + hello.at("error").get<std::string>());
+  }
+  name_ = hello.at("peer").get<std::string>();
+}
+
+BenchPeer::~BenchPeer() { End(); }
+
+void BenchPeer::End() {
   std::fclose(to_child_);  // end of input ends the child
   std::fclose(from_child_);
   if (child_ > 0) waitpid(child_, nullptr, 0);

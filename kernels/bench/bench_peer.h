@@ -5,7 +5,7 @@
 //                                     tells the "extra_bytes" that its call takes at its peak
 //   -> {"run": N}                  <- {"seconds": total of N calls}
 //   -> {"release": true}           <- {"released": true}: its tensors are gone (device peers)
-// The child prints {"peer": "name and version"} once at start.
+// The child prints {"peer": "name and version"} or {"error": "why it cannot run"} once at start.
 #pragma once
 
 #include <sys/types.h>
@@ -21,7 +21,8 @@ namespace attnd::kernels::bench {
 
 class BenchPeer {
  public:
-  // Starts `python script arguments...`. Throws std::runtime_error if it does not answer.
+  // Starts `python script arguments...`. Throws std::invalid_argument where there is no such Python
+  // or it cannot run the script, std::runtime_error if it does not answer.
   BenchPeer(const std::string& python, const std::string& script,
             const std::vector<std::string>& arguments);
   ~BenchPeer();
@@ -37,6 +38,8 @@ class BenchPeer {
   void Release();
 
  private:
+  void Greet(const std::string& python);
+  void End();  // closes the child's pipes and waits for it
   std::string Ask(const std::string& line);
   std::string ReadLine();
 

@@ -83,28 +83,38 @@ std::string Command(int argc, char** argv) {
   return command;
 }
 
-// Returns the number of cases that were wrong.
-int RunCases(const Options& options, const std::vector<BenchCase>& cases, const RunInfo& run,
-             const DeviceLimits& limits, CpuExecutor& executor) {
-  std::ofstream json_file;
-  if (!options.json_file.empty()) {
-    json_file.open(options.json_file);
-    if (!json_file) throw std::runtime_error("cannot write " + options.json_file);
-    json_file << RunLine(run) << std::endl;
-  }
+// What the user named and is not there is found before anything is measured.
+struct Sides {
+  std::ofstream json_file;  // closed: no file is wanted
   std::unique_ptr<BenchPeer> peer;
+};
+
+Sides OpenSides(const Options& options) {
+  Sides sides;
+  if (!options.json_file.empty()) {
+    sides.json_file.open(options.json_file);
+    if (!sides.json_file) throw std::invalid_argument("--json: cannot write " + options.json_file);
+  }
   if (options.peers) {
-    peer = std::make_unique<BenchPeer>(
+    sides.peer = std::make_unique<BenchPeer>(
         options.python, options.peer_script,
         std::vector<std::string>{"--threads", std::to_string(options.num_threads)});
-    std::printf("peer: %s\n", peer->name().c_str());
+    std::printf("peer: %s\n", sides.peer->name().c_str());
   }
+  return sides;
+}
+
+// Returns the number of cases that were wrong.
+int RunCases(const Options& options, const std::vector<BenchCase>& cases, const RunInfo& run,
+             const DeviceLimits& limits, CpuExecutor& executor, Sides& sides) {
+  std::ofstream& json_file = sides.json_file;
+  if (json_file.is_open()) json_file << RunLine(run) << std::endl;
   std::printf("%s\n", TableHeader().c_str());
   int num_wrong = 0;
   for (const BenchCase& bench_case : cases) {
     try {
-      const CaseResult result =
-          MeasureCase(bench_case, limits, executor, run.ceilings, options.measure, peer.get());
+      const CaseResult result = MeasureCase(bench_case, limits, executor, run.ceilings,
+                                            options.measure, sides.peer.get());
       std::printf("%s\n", TableRow(result).c_str());
       for (const std::string& line : ResultLines(result, run)) json_file << line << std::endl;
     } catch (const std::exception& error) {
@@ -116,11 +126,24 @@ int RunCases(const Options& options, const std::vector<BenchCase>& cases, const 
   return num_wrong;
 }
 
+std::regex Filter(const std::string& text) {
+  try {
+    return std::regex(text);
+  } catch (const std::regex_error& error) {
+    throw std::invalid_argument("--filter: '" + text +
+                                "' is no regular expression: " + error.what());
+  }
+}
+
 int Main(int argc, char** argv) {
   Options options;
   CLI::App app("Times attnd's kernels. Every result is checked first.", "attnbench");
   AddFlags(app, options);
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
   if (options.peer_script.empty()) {
     options.peer_script = std::string(ATTND_PEER_FOLDER) +
                           (options.device == "cuda" ? "/torch_cuda_sdpa.py" : "/torch_cpu_sdpa.py");
@@ -147,16 +170,21 @@ int Main(int argc, char** argv) {
     std::fprintf(stderr, "attnbench: this machine does not have %s\n", options.cpu_target.c_str());
     return 2;
   }
+  const std::regex filter = Filter(options.filter);
   std::vector<BenchCase> cases;
   for (const BenchCase& bench_case : AllCases()) {
-    if (std::regex_search(bench_case.Name(), std::regex(options.filter))) {
-      cases.push_back(bench_case);
-    }
+    if (std::regex_search(bench_case.Name(), filter)) cases.push_back(bench_case);
   }
   if (options.list) {
     for (const BenchCase& bench_case : cases) std::printf("%s\n", bench_case.Name().c_str());
     return 0;
   }
+  if (cases.empty() && !options.ceilings_only) {
+    std::fprintf(stderr, "attnbench: no case matches '%s' (see --list)\n", options.filter.c_str());
+    return 2;
+  }
+  Sides sides;
+  if (!options.ceilings_only) sides = OpenSides(options);
   CpuExecutor executor(options.num_threads);
   RunInfo run{BuildCommit(),
               Command(argc, argv),
@@ -167,11 +195,7 @@ int Main(int argc, char** argv) {
               MeasureCpuCeilings(limits.cpu_target, executor, options.ceiling_seconds)};
   std::printf("%s\n", CeilingsText(run).c_str());
   if (options.ceilings_only) return 0;
-  if (cases.empty()) {
-    std::fprintf(stderr, "attnbench: no case matches '%s' (see --list)\n", options.filter.c_str());
-    return 2;
-  }
-  return RunCases(options, cases, run, limits, executor) == 0 ? 0 : 1;
+  return RunCases(options, cases, run, limits, executor, sides) == 0 ? 0 : 1;
 }
 
 }  // namespace
@@ -180,6 +204,9 @@ int Main(int argc, char** argv) {
 int main(int argc, char** argv) {
   try {
     return attnd::kernels::bench::Main(argc, argv);
+  } catch (const std::invalid_argument& error) {  // a flag, or what it names
+    std::fprintf(stderr, "attnbench: %s\n", error.what());
+    return 2;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "attnbench: %s\n", error.what());
     return 1;
