@@ -8,6 +8,7 @@
 #   ATTND_DEBIAN_MIRROR names the mirror (default http://deb.debian.org/debian). Needs root and about 4 GB of disk.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+if [[ ${1:-} == -h || ${1:-} == --help ]]; then sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; exit 0; fi
 readonly ROOT=$PWD/build/bare-system
 readonly LOG=$PWD/build/bare-system.log
 readonly MIRROR=${ATTND_DEBIAN_MIRROR:-http://deb.debian.org/debian}

@@ -11,6 +11,7 @@ filter=
 python=python3
 while [[ $# -gt 0 ]]; do
   case $1 in
+    -h | --help) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; exit 0 ;;
     --bench) bench=$2 ;;
     --out) out=$2 ;;
     --filter) filter=$2 ;;

@@ -10,6 +10,7 @@ shards=$(nproc)
 sanitizers=memcheck,racecheck,synccheck
 while [[ $# -gt 0 ]]; do
   case $1 in
+    -h | --help) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; exit 0 ;;
     --test) test_binary=$2 ;;
     --shards) shards=$2 ;;
     --sanitizer) sanitizers=$2 ;;

@@ -8,6 +8,7 @@ ReadAllKernel behind it, so that kernel's writes count as the launch's. Exit cod
 (four times) and read or write is more than 5 % off.
 """
 
+import argparse
 import csv
 import json
 import sys
@@ -54,7 +55,12 @@ def joined(line, kernels, l2_bytes):
 
 
 def main():
-    model, counters, out = sys.argv[1:]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", metavar="MODEL.jsonl", help="what attnbench --traffic wrote")
+    parser.add_argument("counters", metavar="COUNTERS.csv", help="ncu's raw page of the same process")
+    parser.add_argument("out", metavar="OUT.jsonl")
+    arguments = parser.parse_args()
+    model, counters, out = arguments.model, arguments.counters, arguments.out
     with open(model, encoding="utf-8") as file:
         head, *lines = [json.loads(text) for text in file]
     cases = launches(counters)
