@@ -11,7 +11,6 @@
 #include "server/cuda_memory.h"
 #include "server/cuda_memory_budget.h"
 #include "server/device_report.h"
-#include "server/logging.h"
 
 namespace attnd {
 namespace {
@@ -97,9 +96,6 @@ absl::StatusOr<std::unique_ptr<AttentionBackend>> MakeCudaBackend(const ServerCo
   limits.max_batches_in_flight = kBatchesInFlight;
   limits.pool_bytes = config.cache_bytes;
   limits.host_pool_bytes = config.host_cache_bytes;
-  if (config.host_cache_bytes > 0) {
-    Log(LogLevel::kWarn, "--host_cache_bytes is experimental on a GPU; see docs/operations.md");
-  }
   auto backend = CudaBackend::Create(options, metrics);
   if (!backend.ok()) return backend.status();
   return std::unique_ptr<AttentionBackend>(*std::move(backend));

@@ -1,9 +1,11 @@
 // Merge of split states: o = sum(2^(M_i - M) O_i) / sum(2^(M_i - M) S_i) in ascending KV order.
 //
-// Warps      8 a CTA. Up to 8 splits: a warp a row (query token, head). More: all 8 warps a row,
-//            so that 128 splits cost four rounds of loads and not 128. Every warp finds M from
-//            all states, then adds up a run of neighbouring splits, four dims a lane; runs are
-//            added in order.
+// Warps      8 a CTA. Up to 8 splits in the batch: a warp a row (query token, head). More: all 8
+//            warps a row, so that 128 splits cost four rounds of loads and not 128. Every warp finds
+//            M from all states, then adds up a run of neighbouring splits, four dims a lane; runs
+//            are added in order.
+// Order      A sequence with up to 8 splits has one run, with more 8 runs, whatever the others in
+//            the batch have: its bits are its own. This file is compiled without contraction.
 // Roofline   reads splits x rows x (head_dim + 2) x 4 bytes, mostly from the L2 that the splits
 //            have just written: 33 splits x 32 heads x 128 dims is 0.5 MB, less than the launch
 //            costs.
@@ -66,7 +68,7 @@ __global__ void __launch_bounds__(kWarps * 32)
   const int num_splits = exists ? plan.num_splits : 0;
   const float row_max = LargestRowMax(states, num_splits, rows, lane);
 
-  const int run = (num_splits + kWarpsPerRow - 1) / kWarpsPerRow;
+  const int run = num_splits <= kMaxWarpSplits ? num_splits : (num_splits + kWarps - 1) / kWarps;
   const int last = min((part_index + 1) * run, num_splits);
   for (int round = 0; round * kRoundDims < head_dim; ++round) {
     const int dim = round * kRoundDims + lane * kLaneDims;

@@ -7,7 +7,8 @@
 //            memory. Splits are planned on the host; any/combine_splits merges them.
 // Warps      8; a warp takes kKeysPerStep neighbouring keys, warps interleaved.
 // Rows       1 (no group, one token) or 4 a pass: more would cost registers that loads in flight
-//            need.
+//            need. Which it is, the batch decides: both give a row the same bits, since these files
+//            are compiled without contraction.
 // Roofline   DRAM-bound: an H200 multiprocessor gets 20 bytes a clock, 5 FP32 elements of K or V,
 //            each 1 (4) multiply-adds for 128 lanes. In flight kUnroll x 2 x 16 bytes a lane,
 //            32 KiB a CTA.
@@ -109,6 +110,7 @@ __global__ void __launch_bounds__(DotTile<Element, kHeadDim, kRows>::kThreads)
   const int kv_head = unit % params.attention.num_kv_heads;
   const DecodeTask task = params.decode_tasks[unit / params.attention.num_kv_heads];
   const AttentionSequence sequence = params.attention.sequences[task.sequence];
+  const DecodeSequencePlan plan = params.decode_plans[task.sequence];  // asked for early
   const device::DecodeRows rows(params, sequence, kv_head);
   if (first_row >= rows.num_rows) return;
   const device::VisibleKeys visible(sequence);
@@ -248,7 +250,7 @@ __global__ void __launch_bounds__(DotTile<Element, kHeadDim, kRows>::kThreads)
     }
   }
   __syncthreads();
-  device::StoreDecodeRows<Element, Tile>(params, shared, sequence, rows, task, first_row, warp,
+  device::StoreDecodeRows<Element, Tile>(params, shared, sequence, rows, task, plan, first_row, warp,
                                          lane);
 }
 

@@ -40,6 +40,14 @@ attnd_arch_kernels(kernels_any "75-real;80-real;90"
   any/append.cu any/ceilings.cu any/combine_splits.cu any/convert.cu any/merge_states.cu
   naive/gather.cu naive/softmax_fp32.cu naive/softmax_fp16.cu naive/softmax_bf16.cu ${simt} ${decode_dot})
 
+# A batch may take one or another instantiation of a decode kernel; the compiler must not round a row's sums
+# differently in them. What is to be fused is written fmaf.
+foreach(target kernels_sm75 kernels_sm80 kernels_any)
+  get_target_property(sources ${target} SOURCES)
+  list(FILTER sources INCLUDE REGEX "/decode_|/combine_splits")
+  set_source_files_properties(${sources} PROPERTIES COMPILE_OPTIONS --fmad=false)
+endforeach()
+
 target_sources(attnd_kernels PRIVATE
   cuda/ceilings.cc
   cuda/cuda_copies.cc

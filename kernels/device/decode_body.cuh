@@ -33,6 +33,7 @@ struct LaneRows {
   DecodeRows rows;
   int first_row;
   int lower[2], upper[2];
+  int all_from, all_to;  // keys that every row of the warp sees
 
   __device__ __forceinline__ LaneRows(const DecodeRows& rows_, const VisibleKeys& visible,
                                       int first_row_, int lane)
@@ -43,6 +44,12 @@ struct LaneRows {
       lower[r] = visible.Lower(token);
       upper[r] = visible.Upper(token);
     }
+    const int last = rows.num_rows - 1;
+    all_from = visible.Lower(rows.Token(min(first_row + 15, last)));
+    all_to = visible.Upper(rows.Token(min(first_row, last)));
+  }
+  __device__ __forceinline__ bool AllSee(int first_key) const {
+    return first_key >= all_from && first_key + 16 <= all_to;
   }
   __device__ __forceinline__ int Row(int r, int lane) const {
     return min(first_row + 8 * r + (lane >> 2), rows.num_rows - 1);
@@ -51,6 +58,7 @@ struct LaneRows {
 
 // Scores of 16 keys to logits, then the mask. options: the sequence in device memory, read here
 // since registers are short; null where it has none that change scores.
+template <int kHeadDim>
 __device__ __forceinline__ void FinishScores(float (&s)[1][2][4], const AttentionSequence* options,
                                              const LaneRows& rows, int first_key, int lane) {
   if (options != nullptr) {
@@ -68,6 +76,8 @@ __device__ __forceinline__ void FinishScores(float (&s)[1][2][4], const Attentio
       }
     }
   }
+  // At d 256 the two registers that this takes would spill on sm_75.
+  if (kHeadDim <= 128 && rows.AllSee(first_key)) return;
 #pragma unroll
   for (int n = 0; n < 2; ++n) {
 #pragma unroll
@@ -168,19 +178,20 @@ __device__ __forceinline__ void DecodeBody(const CudaLaunchParams& params,
     pipeline.AcquireKey(slice);
     float s[1][2][4];
     ScoreTile<Arch, Element, kHeadDim>(s, pipeline.Key(slice), lane, query);
-    FinishScores(s, options, lane_rows, warp_key + slice * Tile::kStepKeys, lane);
+    FinishScores<kHeadDim>(s, options, lane_rows, warp_key + slice * Tile::kStepKeys, lane);
     pipeline.AcquireValue(slice);
     softmax.Step(s, accumulator, factor.c);
     AccumulateTile<Arch, Element, kHeadDim>(accumulator, s, pipeline.Value(slice), lane);
     pipeline.Release(slice);
   }
 
+  const DecodeSequencePlan plan = params.decode_plans[task.sequence];
   pipeline.Finish();
   __syncthreads();  // the slices' place becomes the merge area
   PublishState<kHeadDim>(shared.merge, softmax, accumulator, warp, lane);
   __syncthreads();
   StoreDecodeRows<Element, Tile>(params, shared.merge, params.attention.sequences[task.sequence],
-                                 rows, task, first_row, warp, lane);
+                                 rows, task, plan, first_row, warp, lane);
 }
 
 }  // namespace attnd::kernels::device

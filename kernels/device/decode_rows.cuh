@@ -62,10 +62,10 @@ __device__ __forceinline__ void StoreDecodeRows(const CudaLaunchParams& params,
                                                 const WarpStates& states,
                                                 const AttentionSequence& sequence,
                                                 const DecodeRows& rows, const DecodeTask& task,
-                                                int first_row, int warp, int lane) {
+                                                const DecodeSequencePlan& plan, int first_row,
+                                                int warp, int lane) {
   // One warp a row, rows in turn; each lane Tile::kHeadDim / 32 neighbouring dims.
   constexpr int kDims = Tile::kHeadDim / 32;
-  const DecodeSequencePlan plan = params.decode_plans[task.sequence];
   for (int i = warp; i < Tile::kRows && first_row + i < rows.num_rows; i += Tile::kWarps) {
     const int token = rows.Token(first_row + i);
     const int head = rows.Head(first_row + i);
