@@ -19,7 +19,27 @@ class AsyncTileLoader : public KvTileAddresses<kHeadDim, kBlockKv, kWarps, kAdva
   // chunks past the head dimension become zeros. The caller commits the group.
   __device__ __forceinline__ void Load(std::uint32_t k_tile, std::uint32_t v_tile,
                                        const KvSource& source, int first_row) const {
-    if (this->mode_ == Base::kSmallPages) return LoadSmallPages(k_tile, v_tile, source, first_row);
+    LoadParts<kKeys | kValues>(k_tile, v_tile, source, first_row);
+  }
+  // One of the two; both of a tile before the next one is prepared.
+  __device__ __forceinline__ void LoadKeys(std::uint32_t tile, const KvSource& source,
+                                           int first_row) const {
+    LoadParts<kKeys>(tile, 0, source, first_row);
+  }
+  __device__ __forceinline__ void LoadValues(std::uint32_t tile, const KvSource& source,
+                                             int first_row) const {
+    LoadParts<kValues>(0, tile, source, first_row);
+  }
+
+ private:
+  enum Parts : int { kKeys = 1, kValues = 2 };
+
+  template <int kParts>
+  __device__ __forceinline__ void LoadParts(std::uint32_t k_tile, std::uint32_t v_tile,
+                                            const KvSource& source, int first_row) const {
+    if (this->mode_ == Base::kSmallPages) {
+      return LoadSmallPages<kParts>(k_tile, v_tile, source, first_row);
+    }
     const int2 step = this->PassStep();
 #pragma unroll
     for (int g = 0; g < Base::kGroups; ++g) {
@@ -27,13 +47,19 @@ class AsyncTileLoader : public KvTileAddresses<kHeadDim, kBlockKv, kWarps, kAdva
       for (int pass = 0; pass < Base::kPasses; ++pass) {
         const int bytes = pass * Base::kRowsPerPass < this->rows_left_[g] ? kChunkBytes : 0;
         const int at = this->TileOffset(g, pass);
-        ptx::CpAsync16(k_tile + at, this->k_[g] + pass * static_cast<std::int64_t>(step.x), bytes);
-        ptx::CpAsync16(v_tile + at, this->v_[g] + pass * static_cast<std::int64_t>(step.y), bytes);
+        if constexpr ((kParts & kKeys) != 0) {
+          ptx::CpAsync16(k_tile + at, this->k_[g] + pass * static_cast<std::int64_t>(step.x),
+                         bytes);
+        }
+        if constexpr ((kParts & kValues) != 0) {
+          ptx::CpAsync16(v_tile + at, this->v_[g] + pass * static_cast<std::int64_t>(step.y),
+                         bytes);
+        }
       }
     }
   }
 
- private:
+  template <int kParts>
   __device__ __forceinline__ void LoadSmallPages(std::uint32_t k_tile, std::uint32_t v_tile,
                                                  const KvSource& source, int first_row) const {
 #pragma unroll 1
@@ -43,8 +69,12 @@ class AsyncTileLoader : public KvTileAddresses<kHeadDim, kBlockKv, kWarps, kAdva
       const std::int64_t offset = this->SmallPageOffset(source, first_row, group, pass);
       const int at = this->TileOffset(group, pass);
       const int bytes = offset < 0 ? 0 : kChunkBytes;
-      ptx::CpAsync16(k_tile + at, source.k + max(offset, std::int64_t{0}), bytes);
-      ptx::CpAsync16(v_tile + at, source.v + max(offset, std::int64_t{0}), bytes);
+      if constexpr ((kParts & kKeys) != 0) {
+        ptx::CpAsync16(k_tile + at, source.k + max(offset, std::int64_t{0}), bytes);
+      }
+      if constexpr ((kParts & kValues) != 0) {
+        ptx::CpAsync16(v_tile + at, source.v + max(offset, std::int64_t{0}), bytes);
+      }
     }
   }
 };

@@ -8,21 +8,20 @@
 //            mma; without that (a branch between them) 8 % of the speed is gone. The next tiles'
 //            copies run under everything; their addresses are prepared after P V, away from the
 //            barrier.
-// Tiles      d 64: 128 rows x 64 keys. d 128: 128 x 64. d 256: 64 x 32. 2 stages.
+// Tiles      d 64: 128 rows x 64 keys. d 128: 128 x 64. d 256: 64 x 64. 2 stages; at d 256 one, in
+//            which K and V are copied in turn: V under Q K^T, the next K under softmax and P V.
 // Warps      4, two CTAs an SM. 32 rows each at d 64 and 128: every K and V fragment feeds two
 //            mma. 16 at d 256, where two fragments of the accumulator do not fit in registers and
-//            shared memory binds: a warp reads 64 KiB and the copies write 16 KiB for 64 keys,
-//            640 cycles against 394 of mma.
-// Shared     Q + 2 x (K + V): d 64 16 + 32 KiB, d 128 32 + 64 KiB (under the 99 KiB of sm_86 and
-//            sm_89). d 256: Q is taken into registers first and the ring (64 KiB) reuses its
-//            place.
+//            shared memory binds: a warp reads 72 KiB and the copies write 16 KiB for 64 keys, 700
+//            cycles against 394 of mma.
+// Shared     Q + stages x (K + V): d 64 16 + 32 KiB, d 128 32 + 64 KiB, d 256 32 + 64 KiB (under
+//            the 99 KiB of sm_86 and sm_89).
 // Roofline   4 * head_dim FLOP a score. mma.m16n8k16 reaches 641 TFLOP/s on an H200 (measured);
 //            at d 64 ex2 (16 a clock an SM) needs 65 % of the time that mma does.
 // Limits     rows and addresses aligned to 16 bytes; lengths up to kMaxDeviceTokens.
 #pragma once
 
 #include <cstdint>
-#include <type_traits>
 
 #include "kernels/cuda/prepare_kernel.h"
 #include "kernels/device/async_tile_loader.cuh"
@@ -44,17 +43,17 @@ struct PrefillTile;
 template <>
 struct PrefillTile<64> {
   static constexpr int kWarps = 4, kFragments = 2, kBlockKv = 64, kStages = 2, kCtasPerSm = 2;
-  static constexpr bool kQueryInRegisters = true, kQueryInRing = false;
+  static constexpr bool kQueryInRegisters = true;
 };
 template <>
 struct PrefillTile<128> {
   static constexpr int kWarps = 4, kFragments = 2, kBlockKv = 64, kStages = 2, kCtasPerSm = 2;
-  static constexpr bool kQueryInRegisters = false, kQueryInRing = false;
+  static constexpr bool kQueryInRegisters = false;
 };
 template <>
 struct PrefillTile<256> {
-  static constexpr int kWarps = 4, kFragments = 1, kBlockKv = 32, kStages = 2, kCtasPerSm = 2;
-  static constexpr bool kQueryInRegisters = true, kQueryInRing = true;
+  static constexpr int kWarps = 4, kFragments = 1, kBlockKv = 64, kStages = 1, kCtasPerSm = 2;
+  static constexpr bool kQueryInRegisters = false;
 };
 
 template <int kHeadDim, class Tile>
@@ -68,21 +67,11 @@ struct PrefillShape : Tile {
     alignas(128) std::uint16_t k[Tile::kStages][kKvElements];
     alignas(128) std::uint16_t v[Tile::kStages][kKvElements];
   };
-  struct SeparateQuery {
+  struct SharedMemory {
     alignas(128) std::uint16_t q[kBlockQ * kHeadDim];
     Ring ring;
     device::KvSource source;
   };
-  // Q is in registers before the first K tile is asked for, and o is staged after the last.
-  struct SharedQuery {
-    union {
-      alignas(128) std::uint16_t q[kBlockQ * kHeadDim];
-      Ring ring;
-    };
-    device::KvSource source;
-  };
-  using SharedMemory = std::conditional_t<Tile::kQueryInRing, SharedQuery, SeparateQuery>;
-  static_assert(!Tile::kQueryInRing || Tile::kQueryInRegisters);
   static_assert(sizeof(SharedMemory) <= 99 * 1024, "what a CTA may have on sm_86 and sm_89");
 };
 
@@ -147,50 +136,71 @@ __global__ void __launch_bounds__(PrefillShape<kHeadDim, Tile>::kThreads, Tile::
     }
     ptx::CpAsyncCommitGroup();
   };
-  auto load_first_tiles = [&] {
+  if constexpr (kStages == 1) {
+    if (tiles.first < tiles.end) loader.LoadKeys(ring_k, source, tiles.first * kBlockKv);
+    ptx::CpAsyncCommitGroup();
+  } else {
 #pragma unroll
-    for (int s = 0; s < kStages - 1; ++s) {
-      load_tile(tiles.first + s);
-      loader.FetchEntries(source, (tiles.first + s + 1) * kBlockKv);
-      loader.Prepare(source, (tiles.first + s + 1) * kBlockKv);
+    for (int i = 0; i < kStages - 1; ++i) {
+      load_tile(tiles.first + i);
+      loader.FetchEntries(source, (tiles.first + i + 1) * kBlockKv);
+      loader.Prepare(source, (tiles.first + i + 1) * kBlockKv);
     }
-  };
+  }
 
-  // Q has landed before it is taken; where it lies in the ring, all warps take it before K comes.
-  if constexpr (!Tile::kQueryInRing) load_first_tiles();
-  ptx::CpAsyncWaitGroup<Tile::kQueryInRing ? 0 : kStages - 1>();
+  // Q has landed before it is taken.
+  ptx::CpAsyncWaitGroup<kStages == 1 ? 1 : kStages - 1>();
   __syncwarp();
   const Query query(warp_q, kAll ? 1.0F : factor.query_factor, lane);
-  if constexpr (Tile::kQueryInRing) {
-    __syncthreads();
-    load_first_tiles();
-  }
 
   device::OnlineSoftmax<kFragments> softmax;
   float accumulator[kFragments][kHeadDim / 8][4] = {};
-  for (int tile = tiles.first; tile < tiles.end; ++tile) {
-    // Tile `tile` has landed for every thread, and all warps are done with the stage that the next
-    // load overwrites.
-    ptx::CpAsyncWaitGroup<kStages - 2>();
-    __syncthreads();
-    load_tile(tile + kStages - 1);
-    loader.FetchEntries(source, (tile + kStages) * kBlockKv);
-
-    if (!tiles.Skips(tile)) {
-      const std::uint32_t stage = (tile - tiles.first) % kStages * kStageBytes;
-      float s[kFragments][kBlockKv / 8][4];
-      device::ScoreTile<Arch, Element, kHeadDim>(s, ring_k + stage, lane, query);
-      if constexpr (kAll) device::ApplyOptions(s, options, warp_row, tile * kBlockKv, lane);
-      if (__builtin_expect(tiles.NeedsMask(tile), 0)) {
-        device::MaskTile(s, visible, warp_row, tile * kBlockKv, lane);
-      }
-      softmax.Step(s, accumulator, kAll ? device::kLog2E : factor.c);
-      device::AccumulateTile<Arch, Element, kHeadDim>(accumulator, s, ring_v + stage, lane);
+  float s[kFragments][kBlockKv / 8][4];
+  // s: [rows of the warp][kBlockKv] logits of a tile, masked.
+  const auto score = [&](int tile, std::uint32_t k_tile) {
+    device::ScoreTile<Arch, Element, kHeadDim>(s, k_tile, lane, query);
+    if constexpr (kAll) device::ApplyOptions(s, options, warp_row, tile * kBlockKv, lane);
+    if (__builtin_expect(tiles.NeedsMask(tile), 0)) {
+      device::MaskTile(s, visible, warp_row, tile * kBlockKv, lane);
     }
-    loader.Prepare(source, (tile + kStages) * kBlockKv);
+  };
+  const auto accumulate = [&](std::uint32_t v_tile) {
+    softmax.Step(s, accumulator, kAll ? device::kLog2E : factor.c);
+    device::AccumulateTile<Arch, Element, kHeadDim>(accumulator, s, v_tile, lane);
+  };
+  for (int tile = tiles.first; tile < tiles.end; ++tile) {
+    if constexpr (kStages == 1) {
+      // K has landed for every thread, and all warps are done with the V of the tile before.
+      ptx::CpAsyncWaitGroup<0>();
+      __syncthreads();
+      loader.LoadValues(ring_v, source, tile * kBlockKv);
+      ptx::CpAsyncCommitGroup();
+      loader.FetchEntries(source, (tile + 1) * kBlockKv);
+      const bool skips = tiles.Skips(tile);
+      if (!skips) score(tile, ring_k);
+      loader.Prepare(source, (tile + 1) * kBlockKv);
+      // V has landed, and all warps are done with K.
+      ptx::CpAsyncWaitGroup<0>();
+      __syncthreads();
+      if (tile + 1 < tiles.end) loader.LoadKeys(ring_k, source, (tile + 1) * kBlockKv);
+      ptx::CpAsyncCommitGroup();
+      if (!skips) accumulate(ring_v);
+    } else {
+      // Tile `tile` has landed for every thread, and all warps are done with the stage that the
+      // next load overwrites.
+      ptx::CpAsyncWaitGroup<kStages - 2>();
+      __syncthreads();
+      load_tile(tile + kStages - 1);
+      loader.FetchEntries(source, (tile + kStages) * kBlockKv);
+      if (!tiles.Skips(tile)) {
+        const std::uint32_t stage = (tile - tiles.first) % kStages * kStageBytes;
+        score(tile, ring_k + stage);
+        accumulate(ring_v + stage);
+      }
+      loader.Prepare(source, (tile + kStages) * kBlockKv);
+    }
   }
 
-  if constexpr (Tile::kQueryInRing) __syncthreads();  // other warps may still read the ring
   if (warp_row > last_row) return;
   device::StorePrefillRows<Element, kHeadDim>(
       params, params.attention.sequences[task.sequence], head, warp_row, accumulator, softmax, kAll,
