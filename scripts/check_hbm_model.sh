@@ -3,7 +3,8 @@
 #   scripts/check_hbm_model.sh [--bench BINARY] [--out FILE] [--filter REGEX]
 # BINARY: attnbench of a `cuda` build (default: this tree's). FILE: JSON lines (default
 # docs/benchmarks/data/<card>_traffic.jsonl). REGEX: of row names. Needs Nsight Compute (ncu) and the right to read counters.
-# Exit code 1 where a row whose working set exceeds the L2 is more than 5 % off.
+# Exit code 1 where a row whose working set exceeds the L2 neither agrees within 5 % nor lies inside the stated bounds
+# (scripts/hbm_model.py).
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 bench=$root/build/cuda/kernels/bench/attnbench

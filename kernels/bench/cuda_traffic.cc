@@ -8,6 +8,7 @@
 #include <regex>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/bench/bench_json.h"
@@ -15,6 +16,10 @@
 #include "kernels/bench/build_commit.h"
 #include "kernels/bench/cuda_bench_problem.h"
 #include "kernels/cuda/ceilings.h"
+#include "kernels/cuda/cuda_kernel_table.h"
+#include "kernels/cuda/prefill_plan.h"
+#include "kernels/cuda/prefill_traffic.h"
+#include "kernels/kernel_cost.h"
 
 namespace attnd::kernels::bench {
 namespace {
@@ -113,6 +118,23 @@ Json Line(const KernelRow& row, const BenchCase& shape, int num_splits, const Ke
           {"model_write_bytes", cost.expected_write_bytes}};
 }
 
+// Each tile of a prefill or exact row may find K and V in the L2 or not: what device memory brings
+// if none does.
+void AddMostReadBytes(const KernelRow& row, const AttentionParams& params, Json& line) {
+  if (row.operation != Operation::kPrefill && row.operation != Operation::kExact) return;
+  for (const CudaKernelRow& candidate : CudaKernelTable()) {
+    if (std::string_view(candidate.name) != row.name) continue;
+    const PrefillPlan plan =
+        PlanPrefill(params, candidate.block_rows, std::max(CurrentCard().num_threads, 1));
+    const double each_once = line["min_read_bytes"].get<double>();
+    double kv_once = 0;
+    for (int i = 0; i < params.num_sequences; ++i) {
+      kv_once += KvBytes(params, params.sequences[i], params.sequences[i].kv_length);
+    }
+    line["max_read_bytes"] = each_once - kv_once + AskedKvBytes(params, plan, candidate.block_rows);
+  }
+}
+
 Json LaunchCase(const Traffic& traffic, const KernelRow& row, const Shape& shape) {
   const CudaBenchCase bench_case = CaseOf(row, shape);
   const CudaBenchProblem problem(bench_case, 1);
@@ -131,7 +153,9 @@ Json LaunchCase(const Traffic& traffic, const KernelRow& row, const Shape& shape
   }
   traffic.Flush();
   CheckCuda(cudaStreamSynchronize(traffic.stream), row.name);
-  return Line(row, bench_case.shape, plan.attention.num_splits, plan.attention.cost);
+  Json line = Line(row, bench_case.shape, plan.attention.num_splits, plan.attention.cost);
+  AddMostReadBytes(row, params, line);
+  return line;
 }
 
 // K and V of one sequence into pages.

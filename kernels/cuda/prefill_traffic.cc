@@ -41,21 +41,51 @@ Place PlaceOf(const PrefillPlan& plan, std::int64_t cta, int num_heads) {
           first_tail_head + in_tail % plan.tail_heads};
 }
 
-}  // namespace
-
-double RereadKvBytes(const AttentionParams& params, const PrefillPlan& plan, int block_rows,
-                     int resident_ctas, double cache_bytes) {
-  std::vector<KeyRange> task_keys;
+// The keys that each task of the plan sees.
+std::vector<KeyRange> KeysOfTasks(const AttentionParams& params, const PrefillPlan& plan,
+                                  int block_rows) {
+  std::vector<KeyRange> keys;
   for (const PrefillTask& task : plan.tasks) {
     const AttentionSequence& sequence = params.sequences[task.sequence];
     const std::int64_t row = std::int64_t{task.query_tile} * block_rows;
-    task_keys.push_back(VisibleKeys(
-        sequence, row, std::min<std::int64_t>(row + block_rows, sequence.query_length)));
+    keys.push_back(VisibleKeys(sequence, row,
+                               std::min<std::int64_t>(row + block_rows, sequence.query_length)));
   }
-  // Bytes of a key of one KV head.
-  const auto key_bytes = [&](std::int64_t sequence) {
-    return KvBytes(params, params.sequences[sequence], 1) / params.num_kv_heads;
-  };
+  return keys;
+}
+
+// K and V of a key of one head.
+double KeyBytes(const AttentionParams& params, std::int64_t sequence) {
+  return KvBytes(params, params.sequences[sequence], 1) / params.num_kv_heads;
+}
+
+// Of lines that were read when `distance` bytes more have passed through a cache, the share that is
+// there no longer. The width is that of counted bytes on an H200 (docs/benchmarks/h200_traffic.md).
+double MissedShare(double distance, double cache_bytes) {
+  constexpr double kWidth = 0.3;
+  const double none = (1 - kWidth) * cache_bytes;
+  const double all = (1 + kWidth) * cache_bytes;
+  if (distance <= none) return 0;
+  return distance >= all ? 1 : (distance - none) / (all - none);
+}
+
+}  // namespace
+
+double AskedKvBytes(const AttentionParams& params, const PrefillPlan& plan, int block_rows) {
+  double bytes = 0;
+  const std::vector<KeyRange> keys = KeysOfTasks(params, plan, block_rows);
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    bytes += KeyBytes(params, plan.tasks[i].sequence) * static_cast<double>(keys[i].size());
+  }
+  return bytes * params.num_heads;
+}
+
+double RereadKvBytes(const AttentionParams& params, const PrefillPlan& plan, int block_rows,
+                     int resident_ctas, double cache_bytes) {
+  const std::vector<KeyRange> task_keys = KeysOfTasks(params, plan, block_rows);
+  // q and o of a CTA pass through the cache.
+  const double row_bytes =
+      2.0 * block_rows * params.head_dim * static_cast<double>(ElementBytes(params.data_type));
   const int group = params.num_heads / params.num_kv_heads;
   const std::int64_t ctas = static_cast<std::int64_t>(plan.tasks.size()) * params.num_heads;
   std::vector<Stream> now(static_cast<std::size_t>(params.num_sequences) * params.num_kv_heads);
@@ -67,6 +97,7 @@ double RereadKvBytes(const AttentionParams& params, const PrefillPlan& plan, int
   for (std::int64_t wave = 0; wave * resident_ctas < ctas; ++wave) {
     touched.clear();
     const std::int64_t end = std::min((wave + 1) * resident_ctas, ctas);
+    double bytes = row_bytes * static_cast<double>(end - wave * resident_ctas);
     for (std::int64_t cta = wave * resident_ctas; cta < end; ++cta) {
       const Place place = PlaceOf(plan, cta, params.num_heads);
       const auto task = static_cast<std::size_t>(place.task);
@@ -80,16 +111,16 @@ double RereadKvBytes(const AttentionParams& params, const PrefillPlan& plan, int
       }
       now[stream].keys = Union(now[stream].keys, task_keys[task]);
     }
-    double bytes = 0;
     for (const std::size_t stream : touched) {
-      const double each = key_bytes(static_cast<std::int64_t>(stream) / params.num_kv_heads);
+      const double each = KeyBytes(params, static_cast<std::int64_t>(stream) / params.num_kv_heads);
       const KeyRange keys = now[stream].keys;
       bytes += each * static_cast<double>(keys.size());
-      const bool cached =
-          before[stream].wave >= 0 && all_bytes - before[stream].bytes_before <= cache_bytes;
-      std::int64_t seen = Overlap(keys, ever[stream]);
-      if (cached) seen -= Overlap(keys, before[stream].keys);
-      again += each * static_cast<double>(std::max<std::int64_t>(seen, 0));
+      auto seen = static_cast<double>(Overlap(keys, ever[stream]));
+      if (before[stream].wave >= 0) {
+        const double found = 1 - MissedShare(all_bytes - before[stream].bytes_before, cache_bytes);
+        seen -= found * static_cast<double>(Overlap(keys, before[stream].keys));
+      }
+      again += each * std::max(seen, 0.0);
       ever[stream] = Union(ever[stream], keys);
     }
     all_bytes += bytes;

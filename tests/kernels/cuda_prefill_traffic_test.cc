@@ -14,7 +14,11 @@ constexpr int kResident = 264;
 constexpr double kKeyBytes = 2.0 * 128 * 2;  // K and V of one head, BF16
 constexpr double kCache = 25.0 * (1 << 20);
 
-double Reread(int num_heads, int num_kv_heads, std::int64_t tokens, bool causal, double cache) {
+struct Bytes {
+  double again, asked;
+};
+
+Bytes BytesOf(int num_heads, int num_kv_heads, std::int64_t tokens, bool causal, double cache) {
   AttentionSequence sequence;
   sequence.query_length = static_cast<std::int32_t>(tokens);
   sequence.kv_length = tokens;
@@ -27,7 +31,11 @@ double Reread(int num_heads, int num_kv_heads, std::int64_t tokens, bool causal,
   params.sequences = &sequence;
   params.num_sequences = 1;
   const PrefillPlan plan = PlanPrefill(params, kBlockRows, kMultiprocessors);
-  return RereadKvBytes(params, plan, kBlockRows, kResident, cache);
+  return {RereadKvBytes(params, plan, kBlockRows, kResident, cache),
+          AskedKvBytes(params, plan, kBlockRows)};
+}
+double Reread(int num_heads, int num_kv_heads, std::int64_t tokens, bool causal, double cache) {
+  return BytesOf(num_heads, num_kv_heads, tokens, causal, cache).again;
 }
 
 TEST(CudaPrefillTrafficTest, OneWaveReadsNothingAgain) {
@@ -36,9 +44,22 @@ TEST(CudaPrefillTrafficTest, OneWaveReadsNothingAgain) {
 }
 
 TEST(CudaPrefillTrafficTest, AHeadBeyondTheCacheIsReadOnceAWave) {
-  const std::int64_t tokens = 2 * kResident * kBlockRows;  // 33 MiB
+  const std::int64_t tokens = 2 * kResident * kBlockRows;  // 33 MiB, and 16.5 MiB of q and o a wave
   EXPECT_EQ(Reread(1, 1, tokens, false, kCache), kKeyBytes * tokens);
-  EXPECT_EQ(Reread(1, 1, tokens, false, 2 * kCache), 0);
+  EXPECT_EQ(Reread(1, 1, tokens, false, 3 * kCache), 0);
+}
+
+// What has passed since the first wave, its own K, V, q and o, is just what the cache holds.
+TEST(CudaPrefillTrafficTest, HalfIsFoundWhereAsMuchHasPassedAsTheCacheHolds) {
+  const std::int64_t tokens = 2 * kResident * kBlockRows;
+  const double passed = kKeyBytes * tokens + 2.0 * kResident * kBlockRows * 128 * 2;
+  EXPECT_NEAR(Reread(1, 1, tokens, false, passed), kKeyBytes * tokens / 2, 1);
+}
+
+TEST(CudaPrefillTrafficTest, EveryTileAsksForTheKeysThatItSees) {
+  const std::int64_t tokens = 4 * kBlockRows;
+  EXPECT_EQ(BytesOf(2, 1, tokens, false, 0).asked, 2 * 4 * kKeyBytes * tokens);
+  EXPECT_EQ(BytesOf(2, 1, tokens, true, 0).asked, 2 * (1 + 2 + 3 + 4) * kKeyBytes * kBlockRows);
 }
 
 // Longest tiles first: the second wave ends where the first tile of the first wave began.
