@@ -10,6 +10,8 @@
 #include <memory>
 #include <regex>
 #include <stdexcept>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "kernels/bench/bench_json.h"
@@ -21,6 +23,13 @@
 
 namespace attnd::kernels::bench {
 namespace {
+
+// What a decode step alone costs the host and whoever waits for it, with and without a graph:
+// medians, host clock, microseconds.
+struct StepCost {
+  double launch_us = 0, graph_launch_us = 0;  // until the driver has taken it
+  double step_us = 0, graph_step_us = 0;      // until its results are there
+};
 
 double UnixSeconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -78,7 +87,37 @@ class GraphSide {
   }
   const LaunchPlan& plan() const { return plans_.front().attention; }
 
+  StepCost MeasureStep() {
+    cudaGraphExec_t graph = CaptureLaunches(0, 1);
+    StepCost cost;
+    std::tie(cost.launch_us, cost.step_us) = TimeSteps([&] { Launch(0); });
+    std::tie(cost.graph_launch_us, cost.graph_step_us) =
+        TimeSteps([&] { CheckCuda(cudaGraphLaunch(graph, stream_), "graph"); });
+    cudaGraphExecDestroy(graph);
+    return cost;
+  }
+
  private:
+  // Medians of `launch` alone and with what it started.
+  template <class Function>
+  std::pair<double, double> TimeSteps(const Function& launch) {
+    using Clock = std::chrono::steady_clock;
+    constexpr int kSteps = 201;
+    std::vector<double> taken, done;
+    for (int i = 0; i < kSteps; ++i) {
+      const auto begin = Clock::now();
+      launch();
+      const auto launched = Clock::now();
+      CheckCuda(cudaStreamSynchronize(stream_), "step");
+      const auto end = Clock::now();
+      taken.push_back(std::chrono::duration<double, std::micro>(launched - begin).count());
+      done.push_back(std::chrono::duration<double, std::micro>(end - begin).count());
+    }
+    for (std::vector<double>* values : {&taken, &done}) {
+      std::nth_element(values->begin(), values->begin() + kSteps / 2, values->end());
+    }
+    return {taken[kSteps / 2], done[kSteps / 2]};
+  }
   void Replay() {
     CheckCuda(cudaGraphLaunch(graphs_[static_cast<std::size_t>(next_)], stream_), "graph");
     next_ = (next_ + 1) % static_cast<int>(graphs_.size());
@@ -89,15 +128,16 @@ class GraphSide {
       throw std::runtime_error("a launch failed");
     }
   }
-  void Capture(int first_set) {
+  void Capture(int first_set) { graphs_.push_back(CaptureLaunches(first_set, launches_)); }
+  cudaGraphExec_t CaptureLaunches(int first_set, int launches) {
     CheckCuda(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "capture");
-    for (int i = 0; i < launches_; ++i) Launch(first_set + i);
+    for (int i = 0; i < launches; ++i) Launch(first_set + i);
     cudaGraph_t graph = nullptr;
     CheckCuda(cudaStreamEndCapture(stream_, &graph), "capture");
     cudaGraphExec_t executable = nullptr;
     CheckCuda(cudaGraphInstantiate(&executable, graph, 0), "graph");
     cudaGraphDestroy(graph);
-    graphs_.push_back(executable);
+    return executable;
   }
 
   int launches_;
@@ -231,6 +271,13 @@ std::vector<Json> MeasureCase(Run& run, const CudaBenchCase& bench_case) {
   std::vector<Json> lines = {Line(run, bench_case, ours.plan(), Summarise(storage[0].ms))};
   AddPeers(lines[0], peers);
   lines[0].update(errors);
+  if (bench_case.shape.operation == Operation::kDecode) {
+    const StepCost cost = ours.MeasureStep();
+    lines[0]["launch_us"] = Rounded(cost.launch_us);
+    lines[0]["graph_launch_us"] = Rounded(cost.graph_launch_us);
+    lines[0]["step_us"] = Rounded(cost.step_us);
+    lines[0]["graph_step_us"] = Rounded(cost.graph_step_us);
+  }
   if (naive != nullptr) {
     lines.push_back(Line(run, bench_case, naive->plan(), Summarise(storage[1].ms)));
     AddPeers(lines[1], peers);

@@ -67,7 +67,6 @@ void AddDecode(std::vector<CudaBenchCase>& cases, int sequences, int cached, int
 
 std::string CudaBenchCase::Name() const {
   std::string name = arch + "/" + shape.Name();
-  if (shape.page_tokens != 0) name += "/p" + std::to_string(shape.page_tokens);
   if (with_naive) name += "/naive";
   return name;
 }

@@ -12,6 +12,7 @@
 #include "kernels/bench/bench_measure.h"
 #include "kernels/bench/bench_problem.h"
 #include "kernels/bench/bench_report.h"
+#include "kernels/bench/cuda_bench_case.h"
 
 namespace attnd::kernels::bench {
 namespace {
@@ -57,6 +58,14 @@ TEST(BenchTest, CaseNamesAreUnique) {
   EXPECT_TRUE(names.count("prefill/bf16/1x4096/h8-8/d64/causal"));
   EXPECT_TRUE(names.count("decode/bf16/16x1+4096/h32-8/d128/causal/p16"));
   EXPECT_TRUE(names.count("decode/bf16/16x1+4096/h32-8/d128/causal/p64/ascending"));
+}
+
+TEST(BenchTest, CudaCaseNamesAreUnique) {
+  std::set<std::string> names;
+  for (const CudaBenchCase& bench_case : AllCudaCases()) {
+    EXPECT_TRUE(names.insert(bench_case.Name()).second) << bench_case.Name();
+  }
+  EXPECT_TRUE(names.count("sm80/decode/bf16/64x1+2048/h32-1/d128/causal/p16"));
 }
 
 TEST(BenchTest, PagesAscendWhereTheCaseSaysSo) {
