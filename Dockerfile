@@ -1,7 +1,8 @@
 # attnd as a container. Targets:
 #   server        GPU server with the fused kernels (the default); serves on the CPU where it is given no GPU
-#   server-naive  the same with cuBLAS, which ALGORITHM_NAIVE needs on a GPU, to compare
+#   server-naive  the same with what ALGORITHM_NAIVE needs, to compare: cuBLAS, and OpenBLAS and oneDNN for the CPU
 #   cpu           server without any CUDA code
+#   cpu-naive     the same with OpenBLAS and oneDNN
 #   loadtest      attnload, its scenarios, attnctl
 #
 #   docker build -t attnd .                                      docker run --gpus all -p 8001:8001 -p 8002:8002 attnd
@@ -23,7 +24,8 @@ ARG COMMIT=unknown
 RUN --mount=type=cache,id=attnd-ccache,target=/ccache \
     cmake --preset release -DATTND_BUILD_TESTS=OFF -DATTND_CUDA=off "-DATTND_COMMIT=${COMMIT}" && \
     cmake --build --preset release && \
-    cmake --install build/release --prefix /opt/attnd --component attnd --strip
+    cmake --install build/release --prefix /opt/attnd --component attnd --strip && \
+    cmake --install build/release --prefix /opt/attnd-naive --component naive --strip
 
 FROM toolchain AS build-cuda
 RUN scripts/setup.sh --capture && scripts/cuda_toolkit.sh --always
@@ -32,7 +34,8 @@ ARG COMMIT=unknown
 RUN --mount=type=cache,id=attnd-ccache,target=/ccache \
     cmake --preset release -DATTND_BUILD_TESTS=OFF -DATTND_CUDA=on "-DATTND_COMMIT=${COMMIT}" && \
     cmake --build --preset release && \
-    cmake --install build/release --prefix /opt/attnd --component attnd --strip
+    cmake --install build/release --prefix /opt/attnd --component attnd --strip && \
+    cmake --install build/release --prefix /opt/attnd-naive --component naive --strip
 
 # Only what a running container needs: no package is added to the base.
 FROM ${BASE} AS runtime
@@ -63,6 +66,9 @@ COPY --from=build-cpu /opt/attnd/lib /opt/attnd/lib
 COPY --from=build-cpu /opt/attnd/share /opt/attnd/share
 COPY --from=build-cpu /opt/attnd/bin/attnd /opt/attnd/bin/attnctl /opt/attnd/bin/
 
+FROM cpu AS cpu-naive
+COPY --from=build-cpu /opt/attnd-naive/lib /opt/attnd/lib
+
 FROM runtime AS loadtest
 COPY --from=build-cpu /opt/attnd/lib /opt/attnd/lib
 COPY --from=build-cpu /opt/attnd/bin/attnload /opt/attnd/bin/attnctl /opt/attnd/bin/
@@ -80,6 +86,7 @@ COPY --from=build-cuda /opt/attnd/share /opt/attnd/share
 COPY --from=build-cuda /opt/attnd/bin/attnd /opt/attnd/bin/attnctl /opt/attnd/bin/
 
 FROM server-cuda AS server-naive
+COPY --from=build-cuda /opt/attnd-naive/lib /opt/attnd/lib
 COPY --from=build-cuda /src/build/cuda-toolkit/lib/libcublas.so.13 /src/build/cuda-toolkit/lib/libcublasLt.so.13 /opt/attnd/lib/
 
 # Last, so that it is what `docker build` makes without --target.

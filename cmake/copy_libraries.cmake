@@ -1,7 +1,8 @@
-# Installs the shared libraries that `programs` need, into lib/ below the prefix. glibc stays the system's: its parts must match the
-# system's loader. The GPU driver's libraries too: they belong to the kernel module.
+# Installs the shared libraries that `programs` and the libraries in `modules` need, into lib/ below the prefix. glibc stays the
+# system's: its parts must match the system's loader. The GPU driver's libraries too: they belong to the kernel module.
 file(GET_RUNTIME_DEPENDENCIES
   EXECUTABLES ${programs}
+  MODULES ${modules}
   RESOLVED_DEPENDENCIES_VAR libraries
   UNRESOLVED_DEPENDENCIES_VAR missing
   PRE_EXCLUDE_REGEXES "^lib(c|m|dl|rt|pthread|resolv|util|anl|mvec|nsl|nss_.*)\\.so" "^ld-linux" "^lib(cuda|nvidia-ml)\\.so")

@@ -10,7 +10,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 preset=release
 out=build/bundle
-components=(attnd)
+components=(attnd naive)
 while (($#)); do
   case "$1" in
     --preset) preset=${2:?--preset needs a name}; shift 2 ;;

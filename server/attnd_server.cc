@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/naive_library.h"
 #include "server/admin_server.h"
 #include "server/attention_service.h"
 #include "server/build_info.h"
@@ -356,6 +357,9 @@ absl::StatusOr<std::unique_ptr<AttndServer>> AttndServer::Start(const ServerConf
       address.ok() && !address->LocalOnly()) {
     Log(LogLevel::kWarn, "reachable from other machines, without authentication or encryption",
         {{"listen", impl->listener.address}});
+  }
+  if (const char* fault = kernels::NaiveFault(impl->backend->limits().device.kind)) {
+    Log(LogLevel::kInfo, "ALGORITHM_NAIVE is not served", {{"reason", fault}});
   }
   impl->StartSelfTest();
   return std::unique_ptr<AttndServer>(new AttndServer(std::move(impl)));

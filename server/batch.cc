@@ -6,7 +6,7 @@
 #include <limits>
 #include <new>
 
-#include "kernels/cuda_kernels.h"
+#include "kernels/naive_library.h"
 
 namespace attnd {
 namespace {
@@ -61,9 +61,8 @@ const kernels::KernelRow* FindRow(const ShapeClass& shape, const kernels::Device
   if (shape.partial) key.features |= kernels::kFeaturePartial;
   if (shape.page_tokens != 0) key.features |= kernels::kFeaturePaged;
   key.operation = shape.operation;
-  // Naive on a GPU is cuBLAS, which a machine may lack.
-  if (shape.operation == Operation::kNaive && device.kind == kernels::DeviceKind::kCuda &&
-      kernels::CudaNaiveFault() != nullptr) {
+  // Naive is other people's libraries, which an installation may lack.
+  if (shape.operation == Operation::kNaive && kernels::NaiveFault(device.kind) != nullptr) {
     return nullptr;
   }
   const kernels::KernelRow* row = kernels::FindKernel(key, device);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/naive_library.h"
 #include "server/error_status.h"
 
 namespace attnd {
@@ -17,6 +18,15 @@ constexpr double kNewShare = 0.3;
 constexpr double kKeysPerRow = 24;
 
 absl::Status NoKernel(const ShapeClass& shape, const kernels::DeviceLimits& device) {
+  if (shape.operation == kernels::Operation::kNaive) {
+    if (const char* fault = kernels::NaiveFault(device.kind)) {
+      return ErrorStatus(absl::StatusCode::kUnimplemented, v1::REASON_UNSUPPORTED,
+                         "execution.algorithm",
+                         absl::StrCat("got ALGORITHM_NAIVE, need ALGORITHM_FUSED or "
+                                      "ALGORITHM_AUTO: ",
+                                      fault));
+    }
+  }
   std::string message =
       absl::StrCat("no kernel serves head_dim ", shape.head_dim, " with these types; there are:");
   for (const kernels::KernelRow& row : kernels::KernelTable()) {

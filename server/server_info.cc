@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "kernels/attention_kernels.h"
+#include "kernels/naive_library.h"
 #include "server/wire_types.h"
 
 namespace attnd {
@@ -26,6 +27,9 @@ constexpr std::pair<kernels::Feature, const char*> kFeatureNames[] = {
 
 bool ServedBy(const kernels::KernelRow& row, const kernels::DeviceLimits& device) {
   if (row.device != device.kind) return false;
+  if (row.operation == kernels::Operation::kNaive && kernels::NaiveFault(device.kind) != nullptr) {
+    return false;
+  }
   if (device.kind == kernels::DeviceKind::kCpu) {
     return kernels::CpuTargetSupported(row.cpu_target) && row.cpu_target <= device.cpu_target;
   }

@@ -12,6 +12,7 @@
 
 #include "kernels/bench/bench_problem.h"
 #include "kernels/bench/bench_rounds.h"
+#include "kernels/naive_library.h"
 
 namespace attnd::kernels::bench {
 namespace {
@@ -104,6 +105,7 @@ Floor FloorOf(const KernelRow& row, DataType type, const KernelCost& cost,
 CaseResult MeasureCase(const BenchCase& bench_case, const DeviceLimits& limits,
                        CpuExecutor& executor, const CpuCeilings& ceilings,
                        const MeasureOptions& options, BenchPeer* peer) {
+  if (const char* fault = NaiveFault(DeviceKind::kCpu)) throw std::runtime_error(fault);
   BenchProblem problem(bench_case);
   CaseResult result;
   result.bench_case = bench_case;

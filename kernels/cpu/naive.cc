@@ -349,6 +349,7 @@ std::int64_t NaiveWorkspaceBytes(const AttentionParams& params, int num_threads)
 
 LaunchResult LaunchNaive(const AttentionParams& params, const LaunchPlan& plan,
                          std::byte* workspace, CpuExecutor& executor) {
+  if (GemmFault() != nullptr) return {LaunchStatus::kUnsupported, 0};
   return NaiveLaunch(params, plan.num_threads, workspace).Run(executor);
 }
 

@@ -3,7 +3,8 @@
 // each score once and writes probabilities, o = p v. The products are library calls, each on one
 // thread for a block of query rows, all threads busy: OpenBLAS sgemm for FP32 and for FP16 widened
 // first (oneDNN where OpenBLAS does not know the processor), oneDNN for BF16 (probabilities in
-// BF16). Pages are gathered into contiguous memory first.
+// BF16). Pages are gathered into contiguous memory first. The libraries are loaded when they are
+// first needed (naive_gemm.h).
 #pragma once
 
 #include <cstddef>
@@ -17,6 +18,7 @@ namespace attnd::kernels {
 // its size), the gathered K and V, and scratch of `num_threads` threads.
 std::int64_t NaiveWorkspaceBytes(const AttentionParams& params, int num_threads);
 
+// kUnsupported where there is a GemmFault().
 LaunchResult LaunchNaive(const AttentionParams& params, const LaunchPlan& plan,
                          std::byte* workspace, CpuExecutor& executor);
 

@@ -1,4 +1,5 @@
-// The two library products of the naive row, each on the calling thread only.
+// The two library products of the naive row, each on the calling thread only. The library is loaded
+// by the first call of any function here.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,11 @@ struct GemmProblem {
   bool bf16;
 };
 
-// False: the library failed (out of memory, an unsupported shape).
+// Why there are no products: libattnd_naive.so, or what it needs, is not installed. Null where
+// there are.
+const char* GemmFault();
+
+// False: the library failed (out of memory, an unsupported shape), or there is a GemmFault().
 bool RunGemm(const GemmProblem& problem);
 
 // Whether RunGemm takes BF16 on this machine (oneDNN needs AVX-512).

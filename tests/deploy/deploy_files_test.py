@@ -222,7 +222,7 @@ class DockerfileTest(unittest.TestCase):
     def test_the_last_stage_is_the_server(self):
         stages = re.findall(r"^FROM \S+ AS (\S+)$", (ROOT / "Dockerfile").read_text(encoding="utf-8"), re.MULTILINE)
         self.assertEqual("server", stages[-1])
-        self.assertLessEqual({"server-naive", "cpu", "loadtest"}, set(stages))
+        self.assertLessEqual({"server-naive", "cpu", "cpu-naive", "loadtest"}, set(stages))
 
     def test_compose_and_kubernetes_use_stages_that_exist(self):
         stages = set(re.findall(r"^FROM \S+ AS (\S+)$", (ROOT / "Dockerfile").read_text(encoding="utf-8"), re.MULTILINE))
@@ -239,6 +239,11 @@ class DockerfileTest(unittest.TestCase):
             self.assertTrue((ROOT / path).exists(), path)
         for copied in re.findall(r"^COPY (?!--from)(\S+) ", (ROOT / "Dockerfile").read_text(encoding="utf-8"), re.MULTILINE):
             self.assertTrue(copied == "." or any(copied == path or copied.startswith(path + "/") for path in kept), copied)
+        # What `cmake --install` puts into an image comes from the same copy of the tree.
+        rules = re.findall(r"install\((?:FILES|PROGRAMS) ([^)]*?) DESTINATION \S+ COMPONENT attnd\)", (ROOT / "cmake/install.cmake").read_text(encoding="utf-8"))
+        self.assertGreaterEqual(len(rules), 3)
+        for installed in " ".join(rules).split():
+            self.assertTrue(any(installed == path or installed.startswith(path + "/") for path in kept), installed)
 
 
 class AdminHookTest(unittest.TestCase):

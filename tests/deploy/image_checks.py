@@ -19,8 +19,11 @@ import time
 import unittest
 import urllib.request
 
-SERVERS = ("cpu", "server", "server-naive")
+SERVERS = ("cpu", "cpu-naive", "server", "server-naive")
 WITH_CUDA = ("server", "server-naive")
+WITH_NAIVE = ("cpu-naive", "server-naive")
+# What is in them beside the base, uncompressed: comparisons need large libraries, serving does not.
+MOST_BYTES = {"cpu": 150_000_000, "server": 150_000_000}
 GRPC_PORT, ADMIN_PORT = 8001, 8002
 arguments = None
 
@@ -128,6 +131,7 @@ class EveryImage(unittest.TestCase):
             with root_of(target) as root:
                 sizes[target] = size_of(root)
                 self.assertGreater(sizes[target], 1_000_000)
+                self.assertLess(sizes[target], MOST_BYTES.get(target, float("inf")), target)
         (pathlib.Path(arguments.out) / "sizes.json").write_text(json.dumps(sizes) + "\n", encoding="utf-8")
         print("sizes:", ", ".join(f"{target} {size / 1e6:.0f} MB" for target, size in sizes.items()))
 
@@ -151,10 +155,12 @@ class ServerImage(unittest.TestCase):
             wanted = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility", "NVIDIA_REQUIRE_CUDA": "cuda>=13.0"}
             self.assertEqual(wanted if target in WITH_CUDA else {}, {key: value for key, value in environment.items() if key.startswith("NVIDIA_")}, target)
 
-    def test_only_the_naive_image_carries_cublas(self):
+    def test_only_naive_images_carry_what_naive_needs(self):
         for target in self.targets:
             with root_of(target) as root:
-                self.assertEqual(target == "server-naive", bool(list((root / "opt/attnd/lib").glob("libcublas*"))), target)
+                carried = {name for name in ("attnd_naive", "openblas", "dnnl", "cublas") if list((root / "opt/attnd/lib").glob(f"lib{name}.so*"))}
+                wanted = {"attnd_naive", "openblas", "dnnl"} if target in WITH_NAIVE else set()
+                self.assertEqual(wanted | ({"cublas"} if target == "server-naive" else set()), carried, target)
 
     def test_serves_answers_and_stops_as_an_engine_would_have_it(self):
         for target in self.targets:
@@ -172,6 +178,7 @@ class ServerImage(unittest.TestCase):
         self.assertEqual(arguments.version, info["version"])
         if arguments.commit != "unknown":
             self.assertTrue(arguments.commit.startswith(info["commit"][:12]), info["commit"])
+        self.assertEqual(target in WITH_NAIVE, any("naive" in row["name"] for row in info["kernels"]), info["kernels"])
         identity = self.told(run_in(root, target, "attnctl", "sequences", "create", "--heads", "8", "--head_dim", "64")).strip()
         self.told(run_in(root, target, "attnctl", "sequences", "get", identity))
         if "loadtest" in arguments.targets:
@@ -179,6 +186,11 @@ class ServerImage(unittest.TestCase):
                 table = self.told(run_in(other, "loadtest", "attnload", "run", "--server", f"127.0.0.1:{GRPC_PORT}", "--duration", "1", "--warmup", "0.2",
                                          "--no_floor", "--no_progress", "--scenario", "kind=decode,heads=8,kv_heads=2,head_dim=64,type=bf16,prompt=128,workers=2"))
                 self.assertIn("OK", table)
+                naive = run_in(other, "loadtest", "attnload", "run", "--server", f"127.0.0.1:{GRPC_PORT}", "--algorithm", "naive", "--requests", "20", "--warmup", "0",
+                               "--no_floor", "--no_progress", "--scenario", "kind=attend,tokens=32,heads=2,head_dim=32")
+                self.assertEqual(target in WITH_NAIVE, naive.returncode == 0, naive.stdout + naive.stderr)
+                if target not in WITH_NAIVE:
+                    self.assertIn("UNIMPLEMENTED", naive.stdout + naive.stderr)
         address = own_address() or "127.0.0.1"
         with urllib.request.urlopen(f"http://{address}:{ADMIN_PORT}/metrics", timeout=10) as reply:
             text = reply.read().decode()

@@ -12,7 +12,7 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
 SOURCES = ("*.cc", "*.h", "*.cu", "*.cuh")
 
 # What of kernels/ the rest of the tree may include.
-KERNELS_API = {"kernels/attention_kernels.h", "kernels/attention_params.h", "kernels/cuda_kernels.h"}
+KERNELS_API = {"kernels/attention_kernels.h", "kernels/attention_params.h", "kernels/cuda_kernels.h", "kernels/naive_library.h"}
 
 # Folder -> folders that it may include (its own is always allowed). tests/ may include everything.
 FOLDERS = {
