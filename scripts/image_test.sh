@@ -64,9 +64,12 @@ make_base() {
   local root=$OUT/base-root container
   rm -rf "$root"
   debootstrap --variant=minbase bookworm "$root" "$MIRROR"
-  # How this machine reaches its package registry, for the build stages; the official image does not have it.
+  # How this machine reaches its package registries, for the build stages; the official image does not have it.
   grep -rhE '^\s*Acquire::[A-Za-z:-]+\s+"[^"]*";' /etc/apt/apt.conf.d /etc/apt/apt.conf 2>/dev/null \
     >"$root/etc/apt/apt.conf.d/90host" || true
+  mkdir -p "$root/usr/local/share/ca-certificates"
+  cp /usr/local/share/ca-certificates/*.crt "$root/usr/local/share/ca-certificates/" 2>/dev/null || true
+  cp /etc/pip.conf "$root/etc/" 2>/dev/null || true
   rm -rf "$root"/var/lib/apt/lists/* "$root"/var/cache/apt/* "$root"/var/log/* "$root"/usr/share/{doc,info,locale,man}/*
   tar -C "$root" --numeric-owner -cf "$OUT/base.tar" .
   rm -rf "$root"
