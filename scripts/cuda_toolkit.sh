@@ -47,6 +47,7 @@ done
 mv "$ROOT"/unpacked/nvidia/cu13/* "$ROOT/"
 chmod +x "$ROOT"/bin/* "$ROOT"/nvvm/bin/*
 ln -s lib "$ROOT/lib64"
+ln -s libcudart.so.13 "$ROOT/lib/libcudart.so"  # the name that CMake looks for
 mkdir -p "$ROOT/targets/x86_64-linux"
 ln -s ../../include "$ROOT/targets/x86_64-linux/include"
 ln -s ../../lib "$ROOT/targets/x86_64-linux/lib"
