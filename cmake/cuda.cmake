@@ -22,7 +22,11 @@ if(CMAKE_CUDA_COMPILER)
 endif()
 if(CMAKE_CUDA_COMPILER AND CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 13.0)
   set(ATTND_HAVE_CUDA ON)
+  # CMake 3.25.1 fails on a toolkit without nvToolsExt, as NVIDIA's wheels are, for projects that ask for 3.25.
+  set(asked_for ${CMAKE_MINIMUM_REQUIRED_VERSION})
+  set(CMAKE_MINIMUM_REQUIRED_VERSION 3.24)
   find_package(CUDAToolkit REQUIRED)
+  set(CMAKE_MINIMUM_REQUIRED_VERSION ${asked_for})
   # CMake 3.25 does not know that nvcc has C++20.
   if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
     set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
