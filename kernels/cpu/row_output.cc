@@ -25,6 +25,32 @@ double AddSink(double sink_logit, RowResult& result) {
   return factor;
 }
 
+// values = accumulator * factor / row_sum (0 for an empty row). False: one of them, or the sum, is
+// not finite: 0 * finite stays 0, 0 * inf and 0 * NaN do not. In lanes of their own: one sum of all
+// would wait for each addition in turn.
+bool Normalise(const float* accumulator, float factor, float row_sum, int head_dim, float* values) {
+  if (row_sum == 0) {
+    std::fill_n(values, head_dim, 0.0F);
+    return true;
+  }
+  constexpr int kLanes = 16;
+  float checks[kLanes] = {row_sum * 0.0F};
+  int dim = 0;
+  for (; dim + kLanes <= head_dim; dim += kLanes) {
+    for (int lane = 0; lane < kLanes; ++lane) {
+      values[dim + lane] = accumulator[dim + lane] * factor / row_sum;
+      checks[lane] += values[dim + lane] * 0.0F;
+    }
+  }
+  for (; dim < head_dim; ++dim) {
+    values[dim] = accumulator[dim] * factor / row_sum;
+    checks[0] += values[dim] * 0.0F;
+  }
+  float check = 0;
+  for (const float lane : checks) check += lane;
+  return !std::isnan(check);
+}
+
 void StoreValues(void* o, DataType type, std::int64_t offset, const float* values, int head_dim) {
   switch (type) {
     case DataType::kFp16:
@@ -53,12 +79,7 @@ bool FinishRow(const AttentionParams& params, int sequence, int head, std::int64
   }
   const auto row_sum = static_cast<float>(result.row_sum);
   alignas(64) float values[kMaxHeadDim];
-  float checksum = row_sum * 0.0F;  // 0 * finite stays 0; 0 * inf and 0 * NaN do not
-  for (int dim = 0; dim < params.head_dim; ++dim) {
-    values[dim] = row_sum == 0 ? 0.0F : result.accumulator[dim] * factor / row_sum;
-    checksum += values[dim] * 0.0F;
-  }
-  if (std::isnan(checksum)) {
+  if (!Normalise(result.accumulator, factor, row_sum, params.head_dim, values)) {
     ExactRows(params, sequence, head, static_cast<int>(token), static_cast<int>(token) + 1);
     return true;
   }
