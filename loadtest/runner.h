@@ -66,6 +66,8 @@ class Runner {
   bool ShouldStop(TimePoint now);
   TimePoint NextWake(TimePoint now) const;
   void StartDue(std::unique_lock<std::mutex>& lock);
+  // The same from a thread that brings an answer.
+  void StartDueHere(std::unique_lock<std::mutex>& lock);
   void BeginMeasuring(TimePoint now);
   void Settle(TimePoint now);
   void ReportProgress(TimePoint now);
@@ -93,6 +95,7 @@ class Runner {
       resting_;
   std::vector<int> failures_in_a_row_;
   std::int64_t issued_ = 0, ended_ = 0, failures_since_ok_ = 0;
+  std::int64_t num_due_ = 1;  // arrivals up to next_due_
   // While it settles: answers of the slice under way, and the rates of those before.
   bool settling_ = false;
   TimePoint slice_start_{};

@@ -164,6 +164,21 @@ TEST_F(RunnerTest, DueRequestsBeyondTheInFlightLimitAreCountedAsSkipped) {
   EXPECT_NEAR(static_cast<double>(result.skipped), 180, 5);
 }
 
+// 20,000 a second: the run's thread wakes for several at a time, and sends each of them.
+TEST_F(RunnerTest, DenseArrivalsAreAllSentAtMostAFewTenthsOfAMillisecondLate) {
+  const auto arrivals = ConstantArrivals(20'000);
+  server_.service = milliseconds(0);
+  RunOptions options;
+  options.slots = 64;
+  options.arrivals = arrivals.get();
+  options.duration = seconds(1);
+  const RunResult result = Run(options);
+  EXPECT_EQ(result.ok, 20'000);
+  EXPECT_EQ(result.skipped, 0);
+  EXPECT_GT(result.schedule_lag.max(), std::chrono::microseconds(10)) << "woken for each of them";
+  EXPECT_LT(result.schedule_lag.max(), std::chrono::microseconds(200));
+}
+
 // The machine is busy: the run's own thread sleeps from 0.75 s past the end of the run.
 TEST_F(RunnerTest, RequestsThatFellDueBeforeTheEndAreSentAfterALongSleep) {
   const auto arrivals = ConstantArrivals(10);
@@ -345,6 +360,52 @@ TEST(RunnerThreadsTest, ARunEndsAfterTheLastStartHasReturned) {
   workload.Join();
   EXPECT_EQ(result.ok, 2);
   EXPECT_FALSE(workload.left_run_first);
+}
+
+// The second operation keeps the run's own thread inside Start; the answer to the first one comes
+// meanwhile.
+class HeldStart final : public Workload {
+ public:
+  absl::Status Prepare(int) override { return absl::OkStatus(); }
+  void Start(int, std::chrono::nanoseconds, Done done) override {
+    const int start = ++starts_;
+    if (start == 1) {
+      first_ = std::thread([done = std::move(done)]() mutable {
+        std::this_thread::sleep_for(milliseconds(50));
+        done({});
+      });
+      return;
+    }
+    if (start == 2) {
+      others_went_on = third_.get_future().wait_for(seconds(10)) == std::future_status::ready;
+    }
+    if (start == 3) third_.set_value();
+    done({});
+  }
+  void Cancel() override {}
+  void SetExecution(const v1::ExecutionOptions&) override {}
+  void Join() { first_.join(); }
+
+  bool others_went_on = false;
+
+ private:
+  std::atomic<int> starts_{0};
+  std::promise<void> third_;
+  std::thread first_;
+};
+
+TEST(RunnerThreadsTest, AThreadThatBringsAnAnswerStartsWhatIsDue) {
+  HeldStart workload;
+  const auto arrivals = ConstantArrivals(100);
+  RunOptions options;
+  options.slots = 8;
+  options.arrivals = arrivals.get();
+  options.max_requests = 5;
+  Runner runner(options, workload, client::SystemTime());
+  const RunResult result = runner.Run();
+  workload.Join();
+  EXPECT_TRUE(workload.others_went_on);
+  EXPECT_EQ(result.ok, 5);
 }
 
 }  // namespace
