@@ -137,7 +137,7 @@ else
     run_ctest "asan cancel race" asan-race
     run_ctest "tsan cancel race" tsan-race
     run_ctest "slow tests" release-slow
-    for script in latency_knee stream_rate trace_replay overload soak; do check "$script" "loadtest/scripts/$script.sh" --quick || true; done
+    for script in latency_knee stream_rate everyday trace_replay overload soak; do check "$script" "loadtest/scripts/$script.sh" --quick || true; done
     check "fuzz" scripts/fuzz.sh --seconds 120 || true
     check "bare system" scripts/bare_system_test.sh || true
     check images scripts/image_test.sh || true
