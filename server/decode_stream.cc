@@ -38,6 +38,7 @@ DecodeStream::DecodeStream(ServiceState& state, grpc::CallbackServerContext* con
       timing_(state.Timing(*context)) {}
 
 void DecodeStream::OnReadDone(bool ok) {
+  const SparePoller::Reaction reaction(state_.spare_poller());
   grpc::ByteBuffer wire;
   wire.Swap(&incoming_);
   const bool parsed = ok && Process(wire);
@@ -136,6 +137,7 @@ void DecodeStream::Answer(const Message& message, const absl::Status& status,
 }
 
 void DecodeStream::OnWriteDone(bool ok) {
+  const SparePoller::Reaction reaction(state_.spare_poller());
   {
     MutexLock lock(mutex_);
     writing_ = false;

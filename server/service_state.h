@@ -17,6 +17,7 @@
 #include "server/request_validation.h"
 #include "server/scheduler.h"
 #include "server/server_config.h"
+#include "server/spare_poller.h"
 
 namespace attnd {
 
@@ -62,6 +63,7 @@ class ServiceState {
   void RecordAnswer(Method method, const absl::Status& status, Clock::Duration duration,
                     const grpc::ServerContextBase& context);
 
+  SparePoller& spare_poller() { return spare_poller_; }
   OpenStreams& streams() { return streams_; }
   const OpenStreams& streams() const { return streams_; }
   // Call objects that exist. 0 when nothing is open: a call that is never answered shows here.
@@ -80,6 +82,7 @@ class ServiceState {
   std::atomic<std::int64_t> mean_unary_ns_{0};  // moving average, for the retry delay
   std::atomic<std::int64_t> live_calls_{0};
   OpenStreams streams_;
+  SparePoller spare_poller_;
   RequestLog log_;
 };
 
