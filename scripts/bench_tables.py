@@ -117,6 +117,12 @@ COLUMNS = {
     "write_model": ("written, model MB", lambda line: megabytes(line["model_write_bytes"])),
     "write_counted": ("written, counted MB", lambda line: megabytes(line["counted_write_bytes"])),
     "total_over_model": ("counted over model", lambda line: f"{line['total_over_model']:.3f}"),
+    "class": ("class", lambda line: line["class"]),
+    # Of a decode step alone.
+    "launch_us": ("launch us", lambda line: microseconds(line["launch_us"])),
+    "graph_launch_us": ("graph launch us", lambda line: microseconds(line["graph_launch_us"])),
+    "step_us": ("step us", lambda line: microseconds(line["step_us"])),
+    "graph_step_us": ("graph step us", lambda line: microseconds(line["graph_step_us"])),
     "memory": ("extra MiB (naive)",
                lambda line: f"{mib(line.get('workspace_bytes'))} ({mib(line.get('naive_workspace_bytes'))})"),
 }
