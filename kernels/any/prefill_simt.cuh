@@ -184,24 +184,27 @@ __global__ void __launch_bounds__(SimtTile<kHeadDim>::kThreads)
     const float raised = fmaxf(row_max, largest * device::kLog2E);
     const float factor = raised == -INFINITY ? 1.0F : ptx::Ex2(row_max - raised);
     row_max = raised;
-    row_sum *= factor;
+    // A tile's sums apart, then to the running ones: one chain over all keys would round as often.
+    float tile_sum = 0.0F;
     for (int key = part; key < Tile::kKeys; key += Tile::kThreadsPerRow) {
       float& p = shared.p[tile_row][key];
       const bool seen = first_key + key >= lower && first_key + key < upper && p != -INFINITY;
       p = seen ? ptx::Ex2(__fadd_rn(__fmul_rn(p, device::kLog2E), -row_max)) : Tile::kHidden;
-      if (seen) row_sum += p;
+      if (seen) tile_sum += p;
     }
+    row_sum = fmaf(row_sum, factor, tile_sum);
     __syncwarp();  // the threads of a row are in one warp
-#pragma unroll
-    for (int d = 0; d < Tile::kDims; ++d) accumulator[d] *= factor;
+    float tile[Tile::kDims] = {};
     for (int key = 0; key < Tile::kKeys; ++key) {
       const float p = shared.p[tile_row][key];
       if (p == Tile::kHidden) continue;
 #pragma unroll
       for (int d = 0; d < Tile::kDims; ++d) {
-        accumulator[d] = fmaf(p, shared.v[key][part + d * Tile::kThreadsPerRow], accumulator[d]);
+        tile[d] = fmaf(p, shared.v[key][part + d * Tile::kThreadsPerRow], tile[d]);
       }
     }
+#pragma unroll
+    for (int d = 0; d < Tile::kDims; ++d) accumulator[d] = fmaf(accumulator[d], factor, tile[d]);
     __syncthreads();  // K, V and P may be overwritten
   }
 
