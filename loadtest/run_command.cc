@@ -17,6 +17,7 @@ RunOptions OptionsOf(const CommonOptions& common, const LoadOptions& load,
   RunOptions run;
   run.slots = arrivals != nullptr ? load.max_in_flight : load.scenario.workers;
   run.arrivals = arrivals;
+  run.yield_when_dense = true;
   run.warmup = Seconds(load.warmup_seconds);
   run.settle_tolerance = load.settle_percent / 100;
   run.duration = Seconds(load.duration_seconds);

@@ -1,5 +1,6 @@
 #include "loadtest/runner.h"
 
+#include <sched.h>
 #include <sys/prctl.h>
 
 #include <algorithm>
@@ -22,7 +23,7 @@ constexpr auto kFirstRest = milliseconds(5);
 constexpr auto kLongestRest = milliseconds(500);
 // Arrivals denser than kDenseGap on average: waking for each of them would take the processor from
 // the requests themselves. The run's own thread then sleeps at least kLeastSleep, and what falls
-// due meanwhile is started by the threads that bring answers.
+// due meanwhile is started by the threads that bring answers; or it does not sleep at all.
 constexpr auto kDenseGap = microseconds(200);
 constexpr auto kLeastSleep = microseconds(100);
 // One failure and a long operation after it are no lost server.
@@ -72,7 +73,11 @@ RunResult Runner::Run() {
     const TimePoint now = time_->Now();
     if (settling_) Settle(now);
     ReportProgress(now);
-    time_->WaitUntil(lock, changed_, NextWake(now));
+    if (options_.yield_when_dense && Dense()) {
+      YieldUntil(lock, std::min(NextWake(now), now + kLeastSleep));
+    } else {
+      time_->WaitUntil(lock, changed_, NextWake(now));
+    }
   }
   // This thread may have slept past the end: what fell due before it is still owed.
   const bool cut_short = result_.interrupted || result_.gave_up;
@@ -135,11 +140,21 @@ Runner::TimePoint Runner::NextWake(TimePoint now) const {
   TimePoint wake = now + kPoll;
   if (now < end_) wake = std::min(wake, end_);
   if (options_.arrivals != nullptr) {
-    const bool dense = next_due_ - start_ < num_due_ * Duration(kDenseGap);
-    wake = std::min(wake, dense ? std::max(next_due_, now + kLeastSleep) : next_due_);
+    const bool sleeps = Dense() && !options_.yield_when_dense;
+    wake = std::min(wake, sleeps ? std::max(next_due_, now + kLeastSleep) : next_due_);
   }
   if (!resting_.empty()) wake = std::min(wake, resting_.top().first);
   return wake;
+}
+
+bool Runner::Dense() const {
+  return options_.arrivals != nullptr && next_due_ - start_ < num_due_ * Duration(kDenseGap);
+}
+
+void Runner::YieldUntil(std::unique_lock<std::mutex>& lock, TimePoint until) {
+  lock.unlock();
+  while (time_->Now() < until) sched_yield();
+  lock.lock();
 }
 
 void Runner::StartDue(std::unique_lock<std::mutex>& lock) {

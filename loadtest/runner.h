@@ -29,6 +29,10 @@ struct RunOptions {
   using Duration = std::chrono::nanoseconds;
   int slots = 1;                       // closed loop: workers; open loop: most in flight
   ArrivalProcess* arrivals = nullptr;  // open loop; null: closed loop
+  // Thousands of arrivals a second: the run's own thread yields its processor to whoever has work,
+  // and does not sleep. A processor that sleeps between two requests wakes later than a request
+  // takes. Real time only.
+  bool yield_when_dense = false;
   Duration warmup{0};
   // Above 0: after `warmup` the measured time begins when the answers of the last kSettleSlices
   // slices differ by at most so much of their mean, after settle_limit in any case.
@@ -65,6 +69,9 @@ class Runner {
   bool MayIssue(TimePoint now) const;
   bool ShouldStop(TimePoint now);
   TimePoint NextWake(TimePoint now) const;
+  // Arrivals come faster than a thread should wake.
+  bool Dense() const;
+  void YieldUntil(std::unique_lock<std::mutex>& lock, TimePoint until);
   void StartDue(std::unique_lock<std::mutex>& lock);
   // The same from a thread that brings an answer.
   void StartDueHere(std::unique_lock<std::mutex>& lock);
