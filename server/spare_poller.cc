@@ -16,6 +16,9 @@ using std::chrono::steady_clock;
 
 // Short: a call that finds the one thread that polls at work waits no longer than this for another.
 constexpr std::chrono::milliseconds kMoment{2};
+// The stream whose reaction a thread rests in is not let go before: it must not wait for the end of
+// other streams' work. Whoever comes back meets the other thread soon enough.
+constexpr int kMostMoments = 50;
 // In a moment: 8,000 a second are 4,000 steps, below which the switches cost little.
 constexpr std::int64_t kBusyReactions = 16;
 // Moments over which the processors are judged.
@@ -87,7 +90,7 @@ void SparePoller::RestWhileBusy() {
   double process_seconds = load_().process_seconds;
   std::int64_t judged_ns = NowNanoseconds();
   double runnable = 0;
-  for (int moment = 1;; ++moment) {
+  for (int moment = 1; moment <= kMostMoments; ++moment) {
     std::this_thread::sleep_for(kMoment);
     const std::int64_t reactions_now = reactions_;
     if (reactions_now - reactions < kBusyReactions) return;

@@ -4,8 +4,9 @@
 // read of what has already come, wakes another thread that waits in the poll; from then on the two
 // take turns, with one or two switches a step and no more work done. A thread that ends a reaction
 // of a stream while another one is inside one therefore rests here, a moment at a time, for as long
-// as streams are busy. It goes back when they are not, and when a thread's worth of processor is
-// used up while another processor is free: then two threads do more than one.
+// as streams are busy, a tenth of a second at most. It goes back earlier when they are not, and
+// when a thread's worth of processor is used up while another processor is free: then two threads
+// do more than one.
 //
 // Thread-safe.
 #pragma once

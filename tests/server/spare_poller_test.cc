@@ -24,9 +24,14 @@ class TwoPollers {
     for (std::thread& thread : threads_) {
       thread = std::thread([this, &spare] {
         while (!stop_) {
+          const auto begin = steady_clock::now();
           const SparePoller::Reaction outer(spare);
           { const SparePoller::Reaction inner(spare); }
           ++reactions_;
+          const std::int64_t took_ms = (steady_clock::now() - begin) / milliseconds(1);
+          std::int64_t longest = longest_ms_;
+          while (longest < took_ms && !longest_ms_.compare_exchange_weak(longest, took_ms)) {
+          }
         }
       });
     }
@@ -36,10 +41,11 @@ class TwoPollers {
     for (std::thread& thread : threads_) thread.join();
   }
   std::int64_t reactions() const { return reactions_; }
+  std::int64_t longest_ms() const { return longest_ms_; }
 
  private:
   std::atomic<bool> stop_{false};
-  std::atomic<std::int64_t> reactions_{0};
+  std::atomic<std::int64_t> reactions_{0}, longest_ms_{0};
   std::thread threads_[2];
 };
 
@@ -64,6 +70,15 @@ TEST(SparePollerTest, OfTwoThreadsThatMeetOneRestsAndOneGoesOn) {
     EXPECT_GT(pollers.reactions(), before);
   }
   EXPECT_EQ(spare.resting(), 0) << "a thread whose fellow has stopped goes back";
+}
+
+// The stream in whose reaction it rests may be at its end.
+TEST(SparePollerTest, ARestEndsThoughOtherStreamsStayBusy) {
+  SparePoller spare(2, NothingFree);
+  TwoPollers pollers(spare);
+  std::this_thread::sleep_for(milliseconds(1500));
+  EXPECT_GT(pollers.longest_ms(), 2) << "a rest";
+  EXPECT_LT(pollers.longest_ms(), 1000) << "a tenth of a second, and what the machine adds";
 }
 
 TEST(SparePollerTest, AThreadThatMeetsNobodyDoesNotRest) {
