@@ -76,6 +76,7 @@ bool AsksForAPage(std::string_view head) {
 
 void Answer(httplib::Response& response, int status, const std::string& text) {
   response.status = status;
+  response.set_header("Accept-Ranges", "none");
   response.set_content(text, kPlainText);
 }
 
@@ -83,6 +84,7 @@ void Answer(httplib::Response& response, int status, const std::string& text) {
 // as the library sets it takes a quarter of a second of a core that kernels need for 100 KB.
 void AnswerLong(httplib::Response& response, std::string content, const char* type) {
   response.status = 200;
+  response.set_header("Accept-Ranges", "none");
   const auto text = std::make_shared<const std::string>(std::move(content));
   response.set_content_provider(
       text->size(), type, [text](std::size_t offset, std::size_t length, httplib::DataSink& sink) {
@@ -183,7 +185,9 @@ bool AdminServer::Impl::process_and_close_socket(socket_t socket) {
 void AdminServer::Impl::Serve(int socket, HttpLobby::TimePoint deadline) {
   DeadlineStream stream(socket, deadline, stopping);
   bool closed = false;
-  if (process_request(stream, /*close_connection=*/true, closed, nullptr)) {
+  // The library would serve ranges of a page, and read past its end for one that goes on there.
+  const auto whole = [](httplib::Request& request) { request.ranges.clear(); };
+  if (process_request(stream, /*close_connection=*/true, closed, whole)) {
     return lobby.Linger(socket, deadline);
   }
   close(socket);
