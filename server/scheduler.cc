@@ -67,10 +67,17 @@ SequenceStore::Options StoreOptions(const ServerConfig& config, std::string star
   return options;
 }
 
+// For work that the process would have taken: its successor may.
 absl::Status DrainingStatus() {
   return WithRetryDelay(ErrorStatus(absl::StatusCode::kUnavailable, v1::REASON_DRAINING, "",
                                     "the server is draining"),
                         kDrainingRetry);
+}
+
+// A retiring server takes no new sequence ever again: trying again here cannot help.
+absl::Status RetiringStatus() {
+  return ErrorStatus(absl::StatusCode::kUnavailable, v1::REASON_DRAINING, "",
+                     "the server is draining: it takes no new sequences, another server may");
 }
 
 absl::Status DeadlineStatus() {
@@ -118,7 +125,7 @@ absl::Status Scheduler::Impl::RefusalOfNewWork(bool creates) {
   }
   if (stopping || (creates && retiring)) {
     metrics.RecordRejected(RejectReason::kDraining);
-    return DrainingStatus();
+    return stopping ? DrainingStatus() : RetiringStatus();
   }
   return absl::OkStatus();
 }

@@ -280,6 +280,7 @@ TEST(AttndServerTest, RetireRefusesNewSequencesAndServesTheOldOnes) {
   const auto refused = local.stub->CreateSequence(&context, create, &created);
   EXPECT_EQ(refused.error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_EQ(DetailOf(refused).reason(), v1::REASON_DRAINING);
+  EXPECT_EQ(PushbackOf(context), "-1");
   grpc::ClientContext decode_context;
   v1::DecodeResponse decoded;
   EXPECT_TRUE(
