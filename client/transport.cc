@@ -6,6 +6,7 @@
 #include "absl/strings/numbers.h"
 #include "attnd/v1/rpc_status.pb.h"
 #include "client/call_error.h"
+#include "grpc/grpc.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/support/channel_arguments.h"
 
@@ -42,6 +43,17 @@ struct Transport::UnaryCall {
   Done done;
 };
 
+// gRPC 1.51 writes what a socket does not take at once with the help of a thread that waits 10 s
+// for events, and its shutdown joins that thread. Where the connection closes first (a message cut
+// short) no event comes any more: the last channel of a process would take those 10 s to go. Held
+// for the life of the process, gRPC never shuts down, and the thread ends by itself.
+void HoldGrpc() {
+  [[maybe_unused]] static const bool held = [] {
+    grpc_init();
+    return true;
+  }();
+}
+
 std::string MethodPath(const char* method) {
   return std::string("/attnd.v1.AttentionService/") + method;
 }
@@ -68,6 +80,7 @@ std::optional<std::int64_t> PushbackOf(const grpc::ClientContext& context) {
 }
 
 Transport::Transport(const TransportOptions& options) : metadata_(options.metadata) {
+  HoldGrpc();
   const std::shared_ptr<grpc::ChannelCredentials> credentials =
       options.credentials ? options.credentials : grpc::InsecureChannelCredentials();
   for (int i = 0; i < std::max(1, options.connections); ++i) {

@@ -41,6 +41,10 @@ struct RawReply {
   grpc::ByteBuffer body;  // valid when status is OK
 };
 
+// Keeps gRPC initialised for the rest of the process: see transport.cc. The first Transport does
+// it; for processes that only serve.
+void HoldGrpc();
+
 // Full method names, "/attnd.v1.AttentionService/<method>".
 std::string MethodPath(const char* method);
 

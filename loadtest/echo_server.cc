@@ -9,6 +9,7 @@
 #include "attnd/v1/attention.grpc.pb.h"
 #include "client/slice_cursor.h"
 #include "client/tensor.h"
+#include "client/transport.h"
 #include "grpcpp/grpcpp.h"
 
 namespace attnd::loadtest {
@@ -188,6 +189,7 @@ class RunningEchoServer final : public EchoServer {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<EchoServer>> EchoServer::Start(const Scenario& scenario) {
+  client::HoldGrpc();
   std::string body;
   // The two responses have o and execution under numbers of their own.
   if (scenario.kind == Kind::kAttend) {

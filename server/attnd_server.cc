@@ -37,8 +37,9 @@
 namespace attnd {
 namespace {
 
-// Part of stop_limit that is kept for sending the last replies and closing connections.
-constexpr Milliseconds kCloseTime{1'000};
+// The end of stop_limit: its last part is for the process to go (threads, memory), at most a
+// quarter of it; the part before for sending the last replies and closing connections.
+constexpr Milliseconds kCloseTime{1'000}, kExitTime{1'000};
 
 std::string RandomStartKey() {
   std::random_device random;
@@ -296,7 +297,7 @@ void AttndServer::Impl::BeginRetire() {
 
 void AttndServer::Impl::Stop() {
   const auto begin = std::chrono::steady_clock::now();
-  const auto deadline = begin + config.stop_limit;
+  const auto deadline = begin + config.stop_limit - std::min(kExitTime, config.stop_limit / 4);
   Log(LogLevel::kInfo, "stopping");
   stopping = true;
   state->BeginStop();
@@ -322,12 +323,19 @@ void AttndServer::Impl::Stop() {
 }
 
 void AttndServer::Impl::CloseGrpc(std::chrono::steady_clock::time_point deadline) {
-  // What is still open after that is cancelled: replies that a client does not take.
   const auto left = std::clamp<std::chrono::steady_clock::duration>(
       deadline - std::chrono::steady_clock::now(), Milliseconds(0), kCloseTime);
   listener.acceptor->Stop();
-  listener.server->Shutdown(std::chrono::system_clock::now() + left);
+  // What is still open near the end is cancelled. gRPC then waits until what it was writing has
+  // been taken: at the end, connections whose clients do not read are cut.
+  std::promise<void> closed;
+  std::thread cut([this, left, all_closed = closed.get_future()] {
+    if (all_closed.wait_for(left) != std::future_status::ready) listener.acceptor->CutOff();
+  });
+  listener.server->Shutdown(std::chrono::system_clock::now() + left * 3 / 4);
   listener.server->Wait();
+  closed.set_value();
+  cut.join();
 }
 
 AttndServer::AttndServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

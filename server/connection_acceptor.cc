@@ -176,6 +176,11 @@ void ConnectionAcceptor::Stop() {
   impl_->sockets.reset();
 }
 
+void ConnectionAcceptor::CutOff() {
+  const MutexLock lock(impl_->mutex);
+  impl_->open_connections.ShutDown();
+}
+
 ConnectionAcceptor::Counts ConnectionAcceptor::counts() const {
   const MutexLock lock(impl_->mutex);
   impl_->open_connections.Sweep();

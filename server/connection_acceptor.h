@@ -36,6 +36,9 @@ class ConnectionAcceptor {
   // were handed over are not touched. Idempotent, by one thread at a time.
   void Stop();
 
+  // Shuts down the connections that are open, whoever holds them.
+  void CutOff();
+
   // Looks at every connection.
   Counts counts() const;
 

@@ -1,5 +1,6 @@
 #include "server/grpc_listener.h"
 
+#include <grpc/grpc.h>
 #include <grpcpp/resource_quota.h>
 #include <grpcpp/security/server_credentials.h>
 #include <netinet/in.h>
@@ -74,6 +75,16 @@ void SetLimits(const ServerConfig& config, grpc::ServerBuilder& builder) {
                              kMinClientPingMs);
 }
 
+// gRPC 1.51 sends what a socket does not take at once with the help of a thread that waits 10 s for
+// events, and its shutdown joins that thread: a client that stopped reading would hold up the end
+// of the process by as much. Held for the life of the process, gRPC never shuts down.
+void HoldGrpc() {
+  [[maybe_unused]] static const bool held = [] {
+    grpc_init();
+    return true;
+  }();
+}
+
 }  // namespace
 
 absl::StatusOr<GrpcListener> Listen(const ServerConfig& config,
@@ -92,6 +103,7 @@ absl::StatusOr<GrpcListener> Listen(const ServerConfig& config,
   address.port = listener.port = sockets->port();
   listener.address = address.ToString();
 
+  HoldGrpc();
   grpc::ServerBuilder builder;
   SetLimits(config, builder);
   for (grpc::Service* service : services) builder.RegisterService(service);

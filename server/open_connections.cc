@@ -1,6 +1,9 @@
 #include "server/open_connections.h"
 
+#include <fcntl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 namespace attnd {
 namespace {
@@ -29,6 +32,17 @@ void OpenConnections::Sweep() {
     if (inode == 0 || SocketInode(static_cast<int>(i)) == inode) continue;
     inode = 0;
     --count_;
+  }
+}
+
+void OpenConnections::ShutDown() const {
+  for (std::size_t i = 0; i < inode_of_descriptor_.size(); ++i) {
+    if (inode_of_descriptor_[i] == 0) continue;
+    // A number of its own: the connection's may be closed and given away at any moment.
+    const int held = fcntl(static_cast<int>(i), F_DUPFD_CLOEXEC, 0);
+    if (held < 0) continue;
+    if (SocketInode(held) == inode_of_descriptor_[i]) shutdown(held, SHUT_RDWR);
+    close(held);
   }
 }
 

@@ -17,6 +17,8 @@ class OpenConnections {
   void Add(int descriptor);
   // Looks at every connection (0.2 us each) and forgets those that were closed.
   void Sweep();
+  // Shuts down those that are still open, for reading and writing; their owner closes them.
+  void ShutDown() const;
   std::int64_t count() const { return count_; }
 
  private:

@@ -26,6 +26,7 @@
 #include "tests/support/exposition_parser.h"
 #include "tests/support/run_program.h"
 #include "tests/support/server_process.h"
+#include "tests/support/tcp_relay.h"
 #include "tests/support/temporary_path.h"
 
 namespace attnd::testing {
@@ -219,6 +220,35 @@ TEST(ProcessCasesTest, SigtermFinishesWhatWasAdmittedAndRefusesTheRest) {
   EXPECT_FALSE(watch->Read(&state)) << "ended by the server";
   EXPECT_EQ(idle.stream->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_EQ(server.AwaitExit(), 0) << server.log();
+}
+
+// What is left of a reply that nobody takes holds up neither the stop nor the end of the process.
+TEST(ProcessCasesTest, SigtermEndsWithinTheLimitThoughAClientHasStoppedReading) {
+  ServerProcess server(kAttnd, {"--lame_duck=0", "--stop_limit=4s"});
+  const auto address = server.AwaitServing();
+  ASSERT_TRUE(address) << server.log();
+  const std::string admin = AdminOf(server);
+  TcpRelay relay(std::stoi(address->substr(address->rfind(':') + 1)));
+  const auto stub = StubOf(relay.address());
+  relay.HoldAnswersAfter(1 << 20);  // enough for what goes back while the request comes
+  v1::AttendRequest large;          // the answer is more than sockets hold, 32 MiB
+  Fill(*large.mutable_q(), 32'768, 1, 256, 1);
+  Fill(*large.mutable_k(), 1, 1, 256, 1);
+  Fill(*large.mutable_v(), 1, 1, 256, 1);
+  grpc::ClientContext context;
+  std::thread reader([&] {
+    v1::AttendResponse response;
+    EXPECT_FALSE(stub->Attend(&context, large, &response).ok());
+  });
+  while (Metric(admin, "attnd_transport_bytes_total") < 2 * 32'768 * 1024) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  const auto asked = steady_clock::now();
+  server.Signal(SIGTERM);
+  EXPECT_EQ(server.AwaitExit(), 0) << server.log();
+  EXPECT_LT(steady_clock::now() - asked, seconds(4));
+  relay.Cut();
+  reader.join();
 }
 
 // Both bind at the same moment: one of them serves all connections, the other one says why not.

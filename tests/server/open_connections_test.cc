@@ -46,6 +46,25 @@ TEST(OpenConnectionsTest, ANumberThatIsTakenAgainIsAnotherConnection) {
   close(other_socket);
 }
 
+TEST(OpenConnectionsTest, ShutsDownWhatIsOpenAndNothingElse) {
+  OpenConnections connections;
+  int pair[2], other[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+  const int closed = NewSocket();
+  connections.Add(pair[0]);
+  connections.Add(closed);
+  close(closed);
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, other), 0);
+  ASSERT_EQ(other[0], closed) << "the lowest free number";
+  connections.ShutDown();
+  char byte = 0;
+  EXPECT_EQ(recv(pair[1], &byte, 1, MSG_DONTWAIT), 0) << "the end of the stream";
+  EXPECT_EQ(send(other[0], &byte, 1, MSG_NOSIGNAL), 1) << "not a connection that was added";
+  connections.Sweep();
+  EXPECT_EQ(connections.count(), 1) << "shut down, not closed";
+  for (const int each : {pair[0], pair[1], other[0], other[1]}) close(each);
+}
+
 TEST(OpenConnectionsTest, AFileThatGetsTheNumberIsNoConnection) {
   OpenConnections connections;
   const int connection = NewSocket();

@@ -65,6 +65,7 @@ TEST(ServerProcessTest, ASecondSignalEndsItAtOnce) {
   server.Signal(SIGTERM);
   EXPECT_EQ(server.AwaitExit(), 1) << server.log();
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+  EXPECT_THAT(server.log(), HasSubstr("second signal: exiting at once"));
 }
 
 TEST(ServerProcessTest, ASecondServerOnThePortFailsNamingIt) {

@@ -10,6 +10,8 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <cstdint>
+#include <limits>
 #include <string>
 #include <thread>
 
@@ -40,9 +42,12 @@ class TcpRelay {
   const std::string& address() const { return address_; }
   // What the client sends from now on does not reach the server; answers still reach the client.
   void HoldRequests() { holding_requests_ = true; }
+  // A client that stops reading: so many bytes still reach it.
+  void HoldAnswersAfter(std::int64_t bytes) { answer_bytes_ = bytes; }
   // Both ends lose their connection; nothing more is passed on.
   void Cut() {
     holding_requests_ = false;
+    answer_bytes_ = kAll;
     for (const int each : {client_.load(), server_.load()}) {
       if (each >= 0) shutdown(each, SHUT_RDWR);
     }
@@ -65,14 +70,19 @@ class TcpRelay {
     sockaddr_in address = Loopback(server_port);
     EXPECT_EQ(connect(server, Generic(address), sizeof address), 0);
     server_ = server;
-    std::thread back([this] { Pump(server_, client_, nullptr); });
-    Pump(client_, server_, &holding_requests_);
+    std::thread back([this] {
+      Pump(server_, client_, [this](std::int64_t passed) { return passed >= answer_bytes_; });
+    });
+    Pump(client_, server_, [this](std::int64_t) { return holding_requests_.load(); });
     back.join();
   }
-  static void Pump(int from, int to, const std::atomic<bool>* holding) {
+  // `held` says whether the next bytes wait, after so many.
+  template <typename Held>
+  static void Pump(int from, int to, Held held) {
     std::array<char, 16'384> buffer;
+    std::int64_t passed = 0;
     for (ssize_t got = 0; (got = read(from, buffer.data(), buffer.size())) > 0;) {
-      while (holding != nullptr && *holding) {
+      while (held(passed)) {
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
       }
       for (ssize_t sent = 0; sent < got;) {
@@ -80,13 +90,16 @@ class TcpRelay {
         if (part <= 0) return;
         sent += part;
       }
+      passed += got;
     }
     shutdown(to, SHUT_RDWR);
   }
 
   const int listener_;
   std::atomic<int> client_{-1}, server_{-1};
+  static constexpr std::int64_t kAll = std::numeric_limits<std::int64_t>::max();
   std::atomic<bool> holding_requests_{false};
+  std::atomic<std::int64_t> answer_bytes_{kAll};
   std::string address_;
   std::thread relaying_;
 };
