@@ -63,7 +63,7 @@ class ControlCall final : public InlineReactor<grpc::ServerUnaryReactor> {
         timing_(state.Timing(*context)) {}
 
   void Run(Handler handler, const grpc::ByteBuffer& wire) {
-    if (auto status = state_.Admit(); !status.ok()) return End(std::move(status));
+    if (auto status = state_.Admit(*context_); !status.ok()) return End(std::move(status));
     if (wire.Length() > kMaxControlMessageBytes) {
       state_.metrics().RecordRejected(RejectReason::kMessageSize);
       return End(ErrorStatus(absl::StatusCode::kResourceExhausted, v1::REASON_MESSAGE_SIZE, "",

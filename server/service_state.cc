@@ -87,6 +87,14 @@ absl::Status ServiceState::Admit() {
   return absl::OkStatus();
 }
 
+absl::Status ServiceState::Admit(const grpc::ServerContextBase& context) {
+  if (absl::Status status = Admit(); !status.ok()) return status;
+  if (!config_.trust_tenant_header) return absl::OkStatus();
+  const std::size_t count = context.client_metadata().count(kTenantHeader);
+  if (count <= 1) return absl::OkStatus();
+  return InvalidField(kTenantHeader, absl::StrCat(count, " headers"), "at most one");
+}
+
 bool ServiceState::EnterUnary() {
   const std::int64_t in_flight = ++unary_in_flight_;
   if (config_.max_unary_in_flight == 0 || in_flight <= config_.max_unary_in_flight) return true;
@@ -114,6 +122,7 @@ absl::Status ServiceState::UnaryLimitReached() {
 
 std::string ServiceState::Tenant(const grpc::ServerContextBase& context) const {
   if (!config_.trust_tenant_header) return kDefaultTenant;
+  if (context.client_metadata().count(kTenantHeader) > 1) return "";
   const std::string_view tenant = Header(context, kTenantHeader);
   return std::string(tenant.empty() ? kDefaultTenant : tenant);
 }

@@ -45,6 +45,9 @@ class ServiceState {
   void BeginStop() { stopping_ = true; }
   // Counts a refusal in attnd_rejected_total.
   absl::Status Admit();
+  // Refuses a call that could be of two tenants, too: a proxy that adds its header to the client's
+  // own would let the client choose.
+  absl::Status Admit(const grpc::ServerContextBase& context);
 
   // Concurrent Attend and Decode calls, --max_unary_in_flight of them. False: refuse with
   // UnaryLimitReached. Every true is followed by one Leave.
@@ -52,6 +55,7 @@ class ServiceState {
   void LeaveUnary(Clock::Duration duration);
   absl::Status UnaryLimitReached();
 
+  // Empty, which no tenant is called, where the call names several.
   std::string Tenant(const grpc::ServerContextBase& context) const;
   CallTiming Timing(const grpc::ServerContextBase& context) const;
 

@@ -212,6 +212,38 @@ TEST(AttentionServiceTest, TenantsComeFromTheHeaderOnlyWhereItIsTrusted) {
   EXPECT_EQ(get(open, id, "b"), grpc::StatusCode::NOT_FOUND);
 }
 
+// A proxy that adds its header to the client's own would let the client choose its tenant.
+TEST(AttentionServiceTest, ACallOfTwoTenantsIsRefused) {
+  ServerConfig config = SmallConfig();
+  const auto get = [](LocalServer& local, const std::string& id, const std::string& other) {
+    grpc::ClientContext context;
+    context.AddMetadata("attnd-tenant", "a");
+    context.AddMetadata("attnd-tenant", other);
+    v1::GetSequenceRequest request;
+    request.set_sequence_id(id);
+    v1::Sequence sequence;
+    return local.stub->GetSequence(&context, request, &sequence);
+  };
+  LocalServer closed(config);
+  EXPECT_TRUE(get(closed, closed.CreateSequence(), "b").ok()) << "the header means nothing";
+  config.trust_tenant_header = true;
+  LocalServer open(config);
+  const std::string id = open.CreateSequence("a");
+  for (const char* other : {"b", "a", ""}) {
+    const grpc::Status refused = get(open, id, other);
+    EXPECT_EQ(refused.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << other;
+    EXPECT_EQ(DetailOf(refused).field(), "attnd-tenant");
+    EXPECT_THAT(refused.error_message(),
+                HasSubstr("attnd-tenant: got 2 headers, need at most one"));
+  }
+  // A step names its sequence: whoever is of two tenants has none.
+  grpc::ClientContext context;
+  context.AddMetadata("attnd-tenant", "a");
+  context.AddMetadata("attnd-tenant", "b");
+  v1::DecodeResponse response;
+  EXPECT_FALSE(open.stub->Decode(&context, testing::DecodeRequestOf(id, 0, 1), &response).ok());
+}
+
 TEST(AttentionServiceTest, CallsOverTheUnaryLimitAreRefusedWithARetryDelay) {
   ServerConfig config = SmallConfig();
   config.max_unary_in_flight = 2;
