@@ -24,10 +24,11 @@ constexpr std::int64_t kLeastSpare = 256 * kMiB;
 // A message in, and answers: FP32 for 16-bit queries at most doubles them.
 constexpr std::int64_t kMessagesInArena = 3;
 
+// Not a wrong flag: another process may hold the rest, and go.
 absl::Status DoesNotFit(const char* flag, std::int64_t bytes, std::int64_t room) {
-  return absl::InvalidArgumentError(absl::StrCat("--", flag, ": got '", FormatByteSize(bytes),
-                                                 "', need at most ", FormatByteSize(room),
-                                                 ", what the GPU has free for it"));
+  return absl::ResourceExhaustedError(absl::StrCat("--", flag, ": got '", FormatByteSize(bytes),
+                                                   "', need at most ", FormatByteSize(room),
+                                                   ", what the GPU has free for it"));
 }
 
 }  // namespace

@@ -22,6 +22,8 @@ std::string CapabilityText(int capability) {
   return absl::StrCat(capability / 10, ".", capability % 10);
 }
 
+// INVALID_ARGUMENT: the flags do not fit each other, this build or this machine's hardware, and
+// never will. Other errors: what was asked for is missing now.
 absl::Status ForDevice(const std::string& device, const std::string& why) {
   return absl::FailedPreconditionError(absl::StrCat("--device: got '", device, "': ", why));
 }
@@ -69,7 +71,7 @@ absl::Status ChooseRows(const std::string& kernel_arch, const std::vector<int>& 
     if (architecture <= capability) newest = std::max(newest, architecture);
   }
   const auto refuse = [&](const std::string& why) {
-    return absl::FailedPreconditionError(
+    return absl::InvalidArgumentError(
         absl::StrCat("--kernel_arch: got '", kernel_arch, "': ", why));
   };
   if (newest == 0) return refuse(absl::StrCat("no kernels for ", choice.gpu.name));
@@ -145,12 +147,14 @@ absl::StatusOr<DeviceChoice> ChooseDevice(const std::string& device, const std::
   DeviceChoice cpu;
   if (device == "cpu") {
     if (kernel_arch == "auto") return cpu;
-    return absl::FailedPreconditionError(absl::StrCat("--kernel_arch: got '", kernel_arch,
-                                                      "': kernels of a GPU, and --device is cpu"));
+    return absl::InvalidArgumentError(absl::StrCat("--kernel_arch: got '", kernel_arch,
+                                                   "': kernels of a GPU, and --device is cpu"));
   }
   const std::string why_none = WhyNoCuda(facts);
   if (device != "auto") {
-    if (!why_none.empty()) return ForDevice(device, why_none);
+    const absl::Status none = ForDevice(device, why_none);
+    if (!facts.built) return absl::InvalidArgumentError(none.message());
+    if (!why_none.empty()) return none;
     const int index = CudaDeviceIndex(device);
     for (const GpuFacts& gpu : facts.gpus) {
       if (gpu.index != index) continue;

@@ -136,10 +136,11 @@ int Serve(const attnd::ServerConfig& config, StopSignals& signals) {
   if (!server.ok()) {
     attnd::Log(attnd::LogLevel::kError, "cannot start",
                {{"error", std::string(server.status().message())}});
-    return kExitCannotServe;
+    return server.status().code() == absl::StatusCode::kInvalidArgument ? kExitBadConfig
+                                                                        : kExitCannotServe;
   }
   if (!(*server)->WaitUntilReady().ok()) return kExitCannotServe;
-  const int signal = AwaitStop(stop_pipe, **server);
+  const int signal = AwaitStop(signals, **server);
   if (signal != 0) {
     attnd::Log(attnd::LogLevel::kInfo, "signal received", {{"signal", signal}});
   } else {

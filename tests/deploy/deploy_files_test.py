@@ -200,6 +200,7 @@ class SystemdTest(unittest.TestCase):
 
     def test_the_unit_is_right_and_tight(self):
         unit = (DEPLOY / "systemd/attnd.service").read_text(encoding="utf-8")
+        self.assertIn("\nRestartPreventExitStatus=2\n", unit, "wrong flags would be tried for ever")
         with tempfile.TemporaryDirectory() as folder:
             file = pathlib.Path(folder) / "attnd.service"
             file.write_text(unit.replace("/usr/bin/attnd", str((programs / "server/attnd").resolve())), encoding="utf-8")

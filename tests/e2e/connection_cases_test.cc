@@ -123,7 +123,7 @@ TEST(ConnectionCasesTest, ConnectionsThatSayNothingGiveTheirPlacesAway) {
 
 TEST(ConnectionCasesTest, MoreConnectionsThanDescriptorsAreRefusedAtTheStart) {
   ServerProcess server(kAttnd, {"--max_connections=33"}, kFewDescriptors);
-  EXPECT_EQ(server.AwaitExit(), 1);
+  EXPECT_EQ(server.AwaitExit(), 2);
   EXPECT_THAT(server.log(), HasSubstr("--max_connections: got '33', need at most 32"));
 }
 

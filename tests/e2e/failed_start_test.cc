@@ -8,6 +8,7 @@
 #include <chrono>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "grpc/health/v1/health.grpc.pb.h"
@@ -61,16 +62,17 @@ TEST(FailedStartTest, AFailedSelfTestNeverServesAndEndsTheProcess) {
   EXPECT_THAT(server.log(), Not(HasSubstr(" serving ")));
 }
 
-TEST(FailedStartTest, WorkingMemoryThatNoLaunchFitsIsRefusedByItsFlag) {
-  ServerProcess server(kAttnd, {"--workspace_bytes=1"});
-  EXPECT_EQ(server.AwaitExit(), 1);
-  EXPECT_THAT(server.log(), HasSubstr("--workspace_bytes: got '1', need at least "));
-}
-
-TEST(FailedStartTest, KernelsOfAGpuAreRefusedOnTheCpu) {
-  ServerProcess server(kAttnd, {"--kernel_arch=sm75"});
-  EXPECT_EQ(server.AwaitExit(), 1);
-  EXPECT_THAT(server.log(), HasSubstr("--kernel_arch: got 'sm75'"));
+// What no new start can mend ends with 2, as a flag that does not parse does.
+TEST(FailedStartTest, FlagsThatContradictEachOtherOrTheMachineAreWrongFlags) {
+  for (const auto& [flag, error] : std::vector<std::pair<std::string, std::string>>{
+           {"--workspace_bytes=1", "--workspace_bytes: got '1', need at least "},
+           {"--kernel_arch=sm75", "--kernel_arch: got 'sm75'"},
+           {"--cache_bytes=64TiB", "--cache_bytes: got '64TiB', need at most "},
+           {"--host_cache_bytes=64TiB", "--host_cache_bytes: got '64TiB', need at most "}}) {
+    ServerProcess server(kAttnd, {flag});
+    EXPECT_EQ(server.AwaitExit(), 2) << flag;
+    EXPECT_THAT(server.log(), HasSubstr(error));
+  }
 }
 
 }  // namespace

@@ -356,8 +356,9 @@ TEST(ProcessCasesTest, WrongConfigurationExitsWithTwoAndNamesIt) {
 TEST(ProcessCasesTest, AGpuThatIsNotThereIsRefused) {
   const ProgramResult result =
       RunProgram(kAttnd, "--listen=127.0.0.1:0 --admin_listen=127.0.0.1:0 --device=cuda:999");
-  EXPECT_EQ(result.exit_code, 1);
   EXPECT_THAT(result.errors, HasSubstr("--device: got 'cuda:999'"));
+  const bool built = result.errors.find("this build has no CUDA kernels") == std::string::npos;
+  EXPECT_EQ(result.exit_code, built ? 1 : 2) << "a driver may come, other code does not";
 }
 
 TEST(ProcessCasesTest, HelpAndVersionGoToStandardOutput) {

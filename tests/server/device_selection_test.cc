@@ -53,6 +53,7 @@ TEST(DeviceSelectionTest, CpuNeedsNoFacts) {
 TEST(DeviceSelectionTest, KernelsOfAGpuAreNeverSilentlyIgnored) {
   const auto refused = Choose("cpu", {}, "sm75");
   ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(refused.status().message()), HasSubstr("--kernel_arch: got 'sm75'"));
   const auto ignored = Choose("auto", {}, "sm75");
   ASSERT_TRUE(ignored.ok());
@@ -122,6 +123,15 @@ TEST(DeviceSelectionTest, AnExplicitGpuIsServedOrRefusedNeverReplaced) {
   EXPECT_THAT(std::string(Choose("cuda:0", {}).status().message()),
               HasSubstr("this build has no CUDA kernels"));
   EXPECT_THAT(std::string(Choose("cuda:0", Machine({})).status().message()), HasSubstr("no GPU"));
+}
+
+// The exit code tells them apart: what a new start may find mended, and what none will.
+TEST(DeviceSelectionTest, OnlyWhatTheFlagsAndTheBuildDecideIsAWrongFlag) {
+  EXPECT_EQ(Choose("cuda:0", {}).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Choose("cuda:0", Machine({Gpu(0, 75, "Tesla T4")}), "sm80").status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Choose("cuda:0", Machine({})).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Choose("cuda:0", OldDriver()).status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
 TEST(DeviceSelectionTest, ABrokenDriverIsNamed) {
