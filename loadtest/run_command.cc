@@ -12,6 +12,8 @@ namespace {
 
 constexpr double kFloorSeconds = 2;
 
+absl::Status ParentGone() { return absl::CancelledError("the parent process is gone"); }
+
 RunOptions OptionsOf(const CommonOptions& common, const LoadOptions& load,
                      ArrivalProcess* arrivals) {
   RunOptions run;
@@ -50,7 +52,7 @@ absl::StatusOr<RunResult> Run(const CommonOptions& common, const LoadOptions& lo
   const RunOptions run = OptionsOf(common, load, arrivals.get());
   if (absl::Status status = workload->Prepare(run.slots); !status.ok()) return status;
   workload->SetExecution(load.execution);
-  if (!go()) return absl::CancelledError("the parent process is gone");
+  if (!go()) return ParentGone();
   RunResult result = Runner(run, *workload, client::SystemTime()).Run();
   EndProgress(common);
   return result;
@@ -58,6 +60,7 @@ absl::StatusOr<RunResult> Run(const CommonOptions& common, const LoadOptions& lo
 
 // One of several processes: prints its result for the parent instead of a report.
 int RunWorker(CommonOptions common, LoadOptions load) {
+  if (!EndWithParent()) return Fail(ParentGone(), kExitNoServer);
   const WorkerShare share = ShareOf(common, load, load.worker);
   load.scenario.workers = share.workers;
   load.max_in_flight = share.max_in_flight;

@@ -1,6 +1,11 @@
 #include "loadtest/worker_processes.h"
 
+#include <poll.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <future>
 #include <memory>
@@ -121,6 +126,13 @@ absl::StatusOr<RunResult> RunWorkers(const CommonOptions& common, const LoadOpti
     merged.measured = measured;
   }
   return merged;
+}
+
+bool EndWithParent() {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  // It may have ended before: nobody holds the other end of the input any more.
+  pollfd input{STDIN_FILENO, 0, 0};
+  return poll(&input, 1, 0) == 0;
 }
 
 bool AwaitGo() {

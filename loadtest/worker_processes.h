@@ -27,7 +27,10 @@ WorkerShare ShareOf(const CommonOptions& common, const LoadOptions& load, int wo
 // The parent: starts the workers, lets them go at one moment, merges their results.
 absl::StatusOr<RunResult> RunWorkers(const CommonOptions& common, const LoadOptions& load);
 
-// A worker's side: tells that it is ready and waits. False: the parent is gone.
+// A worker's side. From now on the process is killed when its parent ends, however that comes;
+// false: it has ended already.
+bool EndWithParent();
+// Tells that it is ready and waits. False: the parent is gone.
 bool AwaitGo();
 void TellResult(const RunResult& result);
 

@@ -66,5 +66,18 @@ TEST(KilledClientTest, TheWorkOfAKilledClientStopsAndItsPlacesAreFree) {
             8);
 }
 
+// Its workers are processes of their own, and would go on to the end of their run.
+TEST(KilledClientTest, TheWorkersOfAKilledLoadGeneratorEndWithIt) {
+  LocalServer local;
+  ChildProcess generator({ATTND_ATTNLOAD, "run", "--server", local.server->address(), "--scenario",
+                          "kind=decode,heads=2,head_dim=32,prompt=0,steps=10000,mode=stream,"
+                          "workers=3",
+                          "--processes", "3", "--warmup", "0", "--duration", "60", "--no_floor"});
+  ASSERT_TRUE(Await([&] { return local.server->live_calls() == 3; }));
+  EXPECT_EQ(generator.End(SIGKILL), 128 + SIGKILL);
+  EXPECT_TRUE(Await([&] { return local.server->live_calls() == 0; }));
+  EXPECT_TRUE(local.AwaitIdle());
+}
+
 }  // namespace
 }  // namespace attnd::testing
