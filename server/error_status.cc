@@ -75,4 +75,20 @@ v1::Status ToProtoStatus(const absl::Status& status) {
   return proto;
 }
 
+const char* DataTypeName(kernels::DataType type) {
+  switch (type) {
+    case kernels::DataType::kFp32:
+      return "FP32";
+    case kernels::DataType::kFp16:
+      return "FP16";
+    case kernels::DataType::kBf16:
+      return "BF16";
+    case kernels::DataType::kInt8:
+      return "INT8";
+    case kernels::DataType::kFp8E4m3:
+      return "FP8_E4M3";
+  }
+  return "unknown";
+}
+
 }  // namespace attnd

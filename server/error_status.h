@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "attnd/v1/attention.pb.h"
+#include "kernels/attention_params.h"
 
 namespace attnd {
 
@@ -20,6 +21,9 @@ absl::Status ErrorStatus(absl::StatusCode code, const v1::ErrorDetail& detail,
 
 // INVALID_ARGUMENT with the text "<field>: got <got>, need <need>".
 absl::Status InvalidField(std::string_view field, std::string_view got, std::string_view need);
+
+// As errors name it: "BF16".
+const char* DataTypeName(kernels::DataType type);
 
 // The detail of a status made above; a default one (reason from the code, step_index -1) otherwise.
 v1::ErrorDetail ErrorDetailOf(const absl::Status& status);

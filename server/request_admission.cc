@@ -19,20 +19,40 @@ bool FewRows(std::int64_t tokens, std::int32_t num_heads, std::int32_t num_kv_he
   return tokens * (num_heads / num_kv_heads) <= kernels::kMaxDecodeRows;
 }
 
-absl::Status CheckHeadShape(const AttentionRequest& request, const SequenceShape& shape) {
-  const bool same = request.data_type == shape.data_type &&
-                    (request.num_heads == 0 || request.num_heads == shape.num_heads) &&
-                    (request.num_kv_heads == 0 || request.num_kv_heads == shape.num_kv_heads) &&
-                    (request.head_dim == 0 || request.head_dim == shape.head_dim);
-  if (same) return absl::OkStatus();
-  return InvalidField(
-      "sequence_id",
-      absl::StrCat("tensors of ", request.num_heads, " heads, ", request.num_kv_heads,
-                   " KV heads, head_dim ", request.head_dim, " (0: not sent), data type ",
-                   static_cast<int>(request.data_type)),
-      absl::StrCat("those of its sequence: ", shape.num_heads, " heads, ", shape.num_kv_heads,
-                   " KV heads, head_dim ", shape.head_dim, ", data type ",
-                   static_cast<int>(shape.data_type)));
+// The tensors are the whole request's; the step only says for which sequence they are wrong.
+absl::Status WrongTensor(const std::string& field, const std::string& got, const std::string& need,
+                         std::int32_t step_index) {
+  v1::ErrorDetail detail;
+  detail.set_reason(v1::REASON_INVALID_FIELD);
+  detail.set_field(field);
+  detail.set_step_index(step_index);
+  return ErrorStatus(absl::StatusCode::kInvalidArgument, detail,
+                     absl::StrCat(field, ": got ", got, ", need ", need,
+                                  " as the sequence of steps[", step_index, "]"));
+}
+
+std::string HeadsText(std::int32_t heads, const char* kind, std::int32_t head_dim) {
+  return absl::StrCat(heads, kind, " of head_dim ", head_dim);
+}
+
+absl::Status CheckHeadShape(const AttentionRequest& request, const SequenceShape& shape,
+                            std::int32_t step_index) {
+  const bool q_sent = request.num_heads != 0;
+  if (request.data_type != shape.data_type) {
+    return WrongTensor(q_sent ? "q.data_type" : "k.data_type", DataTypeName(request.data_type),
+                       DataTypeName(shape.data_type), step_index);
+  }
+  if (q_sent && (request.num_heads != shape.num_heads || request.head_dim != shape.head_dim)) {
+    return WrongTensor("q.shape", HeadsText(request.num_heads, " heads", request.head_dim),
+                       HeadsText(shape.num_heads, " heads", shape.head_dim), step_index);
+  }
+  const bool k_sent = request.num_kv_heads != 0;
+  if (k_sent &&
+      (request.num_kv_heads != shape.num_kv_heads || request.head_dim != shape.head_dim)) {
+    return WrongTensor("k.shape", HeadsText(request.num_kv_heads, " KV heads", request.head_dim),
+                       HeadsText(shape.num_kv_heads, " KV heads", shape.head_dim), step_index);
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -166,7 +186,7 @@ absl::Status Scheduler::Impl::AdmitStep(WorkItem& item) {
   const AttentionRequest& request = item.request->request;
   Sequence& sequence = *item.sequence;
   const SequenceShape& shape = *sequence.shape;
-  if (absl::Status status = CheckHeadShape(request, shape); !status.ok()) return status;
+  if (absl::Status status = CheckHeadShape(request, shape, item.index); !status.ok()) return status;
   LayerState& layer = sequence.layer(item.layer);
   const LayerRules rules = store.Rules(sequence, item.layer);
   const StepVerdict verdict = JudgeStep(rules, layer.projected, item.claim);

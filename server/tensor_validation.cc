@@ -28,22 +28,6 @@ std::optional<kernels::DataType> ComputeType(v1::DataType type) {
   }
 }
 
-const char* TypeName(kernels::DataType type) {
-  switch (type) {
-    case kernels::DataType::kFp32:
-      return "FP32";
-    case kernels::DataType::kFp16:
-      return "FP16";
-    case kernels::DataType::kBf16:
-      return "BF16";
-    case kernels::DataType::kInt8:
-      return "INT8";
-    case kernels::DataType::kFp8E4m3:
-      return "FP8_E4M3";
-  }
-  return "unknown";
-}
-
 absl::Status CheckShape(std::string_view field, const WireList<std::int64_t>& shape, int rank) {
   if (shape.count != rank) {
     return InvalidField(Path(field, "shape"), absl::StrCat("rank ", shape.count),
@@ -110,8 +94,8 @@ absl::Status CheckHeadCount(std::string_view field, const TensorView& tensor,
 absl::Status CheckSameType(std::string_view field, const TensorView& tensor,
                            const TensorView& first, const char* first_field) {
   if (tensor.data_type == first.data_type) return absl::OkStatus();
-  return InvalidField(Path(field, "data_type"), TypeName(tensor.data_type),
-                      absl::StrCat(TypeName(first.data_type), " as ", first_field));
+  return InvalidField(Path(field, "data_type"), DataTypeName(tensor.data_type),
+                      absl::StrCat(DataTypeName(first.data_type), " as ", first_field));
 }
 
 }  // namespace

@@ -113,6 +113,28 @@ TEST_F(DecodeStepsTest, PartialOverlapIsRefusedWithTheLength) {
   EXPECT_EQ(detail.field(), "steps[0].position");
 }
 
+// Named as they are on the wire: the tensors are the request's, and what they must be the
+// sequence's.
+TEST_F(DecodeStepsTest, TensorsUnlikeTheSequenceAreNamed) {
+  const std::string id = Create();
+  const auto refusal = [&](auto change) {
+    AttentionRequest request = MakeDecode(shape_, {MakeStep(id, 0)});
+    change(request);
+    const absl::Status status = Submit(std::move(request))->result.status;
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(ErrorDetailOf(status).step_index(), 0);
+    return ErrorDetailOf(status).field() + " | " + std::string(status.message());
+  };
+  EXPECT_EQ(refusal([](auto& r) { r.data_type = kernels::DataType::kBf16; }),
+            "q.data_type | q.data_type: got BF16, need FP32 as the sequence of steps[0]");
+  EXPECT_EQ(refusal([](auto& r) { r.num_heads = 8; }).substr(0, 28),
+            "q.shape | q.shape: got 8 hea");
+  EXPECT_EQ(refusal([](auto& r) { r.num_kv_heads = 3; }).substr(0, 28),
+            "k.shape | k.shape: got 3 KV ");
+  EXPECT_EQ(refusal([](auto& r) { r.head_dim = 16; }).substr(0, 7), "q.shape");
+  EXPECT_EQ(refusal([](auto& r) { r.num_heads = 0, r.head_dim = 16; }).substr(0, 7), "k.shape");
+}
+
 TEST_F(DecodeStepsTest, LargerEpochCutsAndAppendsInOneOperation) {
   const std::string id = Create();
   Fill(id, 0, 10);
@@ -214,7 +236,8 @@ TEST_F(DecodeStepsTest, TensorsOfAnotherHeadShapeFailTheirStep) {
   ASSERT_TRUE(answer->result.status.ok());
   ASSERT_EQ(answer->result.failed_steps.size(), 1U);
   EXPECT_EQ(StepStatus(answer, 0).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(ErrorDetailOf(StepStatus(answer, 0)).field(), "steps[1].sequence_id");
+  EXPECT_EQ(ErrorDetailOf(StepStatus(answer, 0)).field(), "q.shape");
+  EXPECT_EQ(ErrorDetailOf(StepStatus(answer, 0)).step_index(), 1);
 }
 
 TEST_F(DecodeStepsTest, OtherTenantsSequencesAreUnknown) {
