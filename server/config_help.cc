@@ -77,11 +77,11 @@ std::string FlagsAsMarkdown() {
       "that names the flag, or the file, line and key.\n"
       "\n"
       "Durations carry a unit (`250ms`, `5s`, `10m`, `1h`, `1d`), sizes are bytes or carry one\n"
-      "(`512MiB`, `4GiB`; `MB` and `GB` are powers of 1000). Switches take `true` or `false`; on "
-      "the\n"
-      "command line a switch stands alone or with `=false`. `--help` prints this table, "
-      "`--version`\n"
-      "version and commit.\n";
+      "(`512MiB`, `4GiB`; `MB` and `GB` are powers of 1000). Switches take `true` or `false` "
+      "(`on`,\n"
+      "`yes`, `1` and `off`, `no`, `0` mean the same); on the command line a switch stands alone "
+      "or\n"
+      "with `=false`. `--help` prints this table, `--version` version and commit.\n";
   std::string_view group;
   for (const ServerFlag& flag : ServerFlags()) {
     if (group != flag.group) {

@@ -1,6 +1,8 @@
 #include "server/server_config.h"
 
 #include <cstdio>
+#include <map>
+#include <string>
 #include <utility>
 
 #include "CLI/CLI.hpp"
@@ -63,6 +65,10 @@ absl::StatusOr<CommandLine> ReadCommandLine(int argc, const char* const* argv) {
   }
   try {
     app.parse(argc, argv);
+  } catch (const CLI::ArgumentMismatch& error) {  // "--threads: 1 required  missing"
+    const std::string text = error.what();
+    return absl::InvalidArgumentError(
+        absl::StrCat(text.substr(0, text.find(':')), ": got no value, need one"));
   } catch (const CLI::ParseError& error) {
     return absl::InvalidArgumentError(absl::StrCat(error.what(), "; --help lists every flag"));
   }
@@ -74,10 +80,14 @@ absl::StatusOr<CommandLine> ReadCommandLine(int argc, const char* const* argv) {
   return line;
 }
 
-absl::Status ApplyFile(const std::string& path, ServerConfig& config) {
+// "attnd.yaml:3" by the flag that is set there.
+using FilePlaces = std::map<std::string, std::string>;
+
+absl::Status ApplyFile(const std::string& path, ServerConfig& config, FilePlaces& places) {
   const auto entries = ReadConfigFile(path);
   if (!entries.ok()) return entries.status();
   for (const ConfigFileEntry& entry : *entries) {
+    places[entry.key] = absl::StrCat(path, ":", entry.line);
     const std::string place = absl::StrCat(path, ":", entry.line, ": ", entry.key, ": ");
     const ServerFlag* flag = FindServerFlag(entry.key);
     if (flag == nullptr) {
@@ -89,6 +99,19 @@ absl::Status ApplyFile(const std::string& path, ServerConfig& config) {
     }
   }
   return absl::OkStatus();
+}
+
+// An error that holds for several flags together names them; those of the file stand somewhere.
+absl::Status WithPlaces(const absl::Status& error, const FilePlaces& places) {
+  std::string text(error.message());
+  for (const auto& [name, place] : places) {
+    const std::size_t found = error.message().find(absl::StrCat("--", name));
+    const std::size_t end = found + 2 + name.size();
+    if (found == absl::string_view::npos) continue;
+    if (end < error.message().size() && error.message()[end] == '_') continue;  // a longer name
+    absl::StrAppend(&text, "; ", name, " stands in ", place);
+  }
+  return absl::InvalidArgumentError(text);
 }
 
 absl::Status CheckAddresses(const ServerConfig& config) {
@@ -159,8 +182,9 @@ absl::StatusOr<ParsedCommandLine> ParseServerCommandLine(int argc, const char* c
     parsed.exit_now = true;
     return parsed;
   }
+  FilePlaces places;
   if (!line->config_path.empty()) {
-    if (absl::Status status = ApplyFile(line->config_path, parsed.config); !status.ok()) {
+    if (absl::Status status = ApplyFile(line->config_path, parsed.config, places); !status.ok()) {
       return status;
     }
   }
@@ -168,8 +192,11 @@ absl::StatusOr<ParsedCommandLine> ParseServerCommandLine(int argc, const char* c
     if (absl::Status status = SetServerFlag(*given.flag, given.text, parsed.config); !status.ok()) {
       return ForFlag(given.flag->name, status);
     }
+    places.erase(given.flag->name);
   }
-  if (absl::Status status = ValidateServerConfig(parsed.config); !status.ok()) return status;
+  if (absl::Status status = ValidateServerConfig(parsed.config); !status.ok()) {
+    return WithPlaces(status, places);
+  }
   return parsed;
 }
 

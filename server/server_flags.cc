@@ -85,7 +85,9 @@ const ServerFlag kFlags[] = {
          "another library than this one is named."),
     {"cpu_target", kDevice, &Config::cpu_target, Unit::kNone, 0, 0,
      "auto|scalar|avx2|avx512|avx512_bf16",
-     "SIMD instructions of the CPU kernels; auto takes the best that this machine has."},
+     "SIMD instructions of the CPU kernels; auto takes the fastest that this machine has: on "
+     "Intel's processors avx512 also where avx512_bf16 is there, whose dot products are the slower "
+     "ones there (docs/decisions/0005)."},
     Count("threads", kDevice, &Config::threads, 0, 1024,
           "Kernel threads; 0: as many as the cores this process may use (affinity and container "
           "quota)."),

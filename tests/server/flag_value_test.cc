@@ -58,9 +58,8 @@ TEST(FlagValueTest, WritesWhatItReads) {
 }
 
 TEST(FlagValueTest, ReadsSwitchesAndCounts) {
-  EXPECT_TRUE(*ParseBool("true"));
-  EXPECT_TRUE(*ParseBool("on"));
-  EXPECT_FALSE(*ParseBool("false"));
+  for (const char* text : {"true", "on", "yes", "1"}) EXPECT_TRUE(*ParseBool(text)) << text;
+  for (const char* text : {"false", "off", "no", "0"}) EXPECT_FALSE(*ParseBool(text)) << text;
   EXPECT_FALSE(ParseBool("maybe").ok());
   EXPECT_FALSE(ParseBool("").ok());
   EXPECT_EQ(*ParseCount("-7"), -7);

@@ -142,6 +142,12 @@ TEST(ServerConfigTest, NamesFlagGotAndNeedOfABadValue) {
   EXPECT_THAT(ErrorOf({"--cpu_target=mmx"}), HasSubstr("need one of auto, scalar"));
 }
 
+TEST(ServerConfigTest, AFlagWithoutAValueSaysSo) {
+  EXPECT_EQ(ErrorOf({"--threads="}), "--threads: got no value, need one");
+  EXPECT_EQ(ErrorOf({"--threads"}), "--threads: got no value, need one");
+  EXPECT_EQ(ErrorOf({"--server_name="}), "--server_name: got no value, need one");
+}
+
 TEST(ServerConfigTest, DevicesAreNamedByKindAndNumber) {
   for (const char* device : {"auto", "cpu", "cuda:0", "cuda:12"}) {
     EXPECT_TRUE(Parse({absl::StrCat("--device=", device)}).ok()) << device;
@@ -259,6 +265,17 @@ TEST_F(ConfigFileTest, NamesTheLineOfABadValue) {
   EXPECT_THAT(ErrorOf({Write("peers: [[a]]\n")}), HasSubstr(":1: peers: need plain values"));
   EXPECT_THAT(ErrorOf({Write("max_steps: 5\nmax_steps: 6\n")}),
               HasSubstr(":2: max_steps: stands twice"));
+}
+
+// Neither flag is wrong alone; what the command line has replaced is not where the error is.
+TEST_F(ConfigFileTest, AContradictionNamesTheLinesThatItStandsIn) {
+  const std::string file = Write("max_steps: 5\nlame_duck: 30s\n");
+  EXPECT_EQ(ErrorOf({file}),
+            "--stop_limit: got '20s', need more than --lame_duck, 30s; lame_duck "
+            "stands in " +
+                path_ + ":2");
+  EXPECT_EQ(ErrorOf({file, "--lame_duck=40s"}),
+            "--stop_limit: got '20s', need more than --lame_duck, 40s");
 }
 
 TEST_F(ConfigFileTest, RefusesWhatIsNoMap) {
