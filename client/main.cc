@@ -2,6 +2,7 @@
 #include <CLI/CLI.hpp>
 
 #include "client/attnctl/command.h"
+#include "client/flag_checks.h"
 
 namespace attnd::client::attnctl {
 namespace {
@@ -12,7 +13,7 @@ void AddSessionFlags(CLI::App& app, Session& session) {
       ->capture_default_str();
   app.add_option("--timeout", session.timeout_seconds, "seconds of a call, retries included")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(AboveZero());
   app.add_option("--tenant", session.tenant, "sent as attnd-tenant");
   app.add_option("--route", session.route, "sent as attnd-route, for proxies that hash it");
   app.add_option("--token", session.token, "sent as a bearer token");
@@ -40,9 +41,7 @@ int Main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    const bool wanted = error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success);
-    app.exit(error);
-    return wanted ? kExitOk : kExitUsage;
+    return ReportParseEnd(app, error) ? kExitOk : kExitUsage;
   }
   return session.run();
 }

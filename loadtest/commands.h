@@ -1,6 +1,7 @@
 // The subcommands of attnload. Each prints its table to standard output and returns an exit code.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -114,9 +115,10 @@ int Fail(const absl::Status& status, int exit_code);
 // Of a run that ended: interrupted, too many failures, nothing measured, or OK.
 int ExitCodeOf(const CommonOptions& common, const RunResult& result);
 
+// At most 31 years: what flags ask for must not overflow.
 inline std::chrono::nanoseconds Seconds(double seconds) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
-      std::chrono::duration<double>(seconds));
+      std::chrono::duration<double>(std::min(seconds, 1e9)));
 }
 
 }  // namespace attnd::loadtest

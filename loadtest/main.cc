@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "client/flag_checks.h"
 #include "loadtest/capture.h"
 #include "loadtest/commands.h"
 #include "loadtest/echo_process.h"
@@ -38,7 +39,7 @@ void AddCommonFlags(CLI::App& command, CommonOptions& common, bool needs_server)
         .add_option("--connect_timeout", common.connect_timeout_seconds,
                     "seconds to wait for the server")
         ->capture_default_str()
-        ->check(CLI::PositiveNumber);
+        ->check(client::AboveZero());
     command
         .add_option("--max_failure_ratio", common.max_failure_ratio,
                     "exit code 1 above this share of failed requests")
@@ -56,7 +57,7 @@ void AddCommonFlags(CLI::App& command, CommonOptions& common, bool needs_server)
   }
   command.add_option("--timeout", common.timeout_seconds, "seconds of one request")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(client::AboveZero());
   command.add_option("--seed", common.seed, "of random tensors and arrivals")
       ->capture_default_str();
   command.add_option("--json", common.json_path, "write the report to this file");
@@ -133,7 +134,7 @@ CLI::App* AddRun(CLI::App& app, Flags& flags) {
   run->add_option("--rate", load.rate,
                   "open loop: requests a second, sent on a plan whatever the server does "
                   "(default: the scenario's)")
-      ->check(CLI::PositiveNumber)
+      ->check(client::AboveZero())
       ->check(CLI::Range(0.0, kMaxRate));
   run->add_option("--arrivals", load.arrivals,
                   "open loop: poisson, constant or burst (default: the scenario's)")
@@ -144,18 +145,18 @@ CLI::App* AddRun(CLI::App& app, Flags& flags) {
       ->check(CLI::Range(1, 1 << 20));
   run->add_option("--warmup", load.warmup_seconds, "seconds that are not measured")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(client::NotNegative());
   run->add_option("--settle", load.settle_percent,
                   "percent: warm up until the answers of four half seconds in a row differ by no "
                   "more, at most 30 s")
-      ->check(CLI::PositiveNumber);
+      ->check(client::AboveZero());
   run->add_option("--duration", load.duration_seconds, "measured seconds")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(client::AboveZero());
   run->add_option("--requests", load.max_requests, "end after so many, warm-up included")
-      ->check(CLI::PositiveNumber);
+      ->check(client::AboveZero());
   run->add_option("--slo_ms", flags.slo_ms, "count answers within so many milliseconds")
-      ->check(CLI::PositiveNumber);
+      ->check(client::AboveZero());
   run->add_option("--algorithm", flags.algorithm, "auto, fused or naive")
       ->capture_default_str()
       ->check(CLI::IsMember({"auto", "fused", "naive"}));
@@ -185,12 +186,12 @@ CLI::App* AddReplay(CLI::App& app, Flags& flags) {
       ->required();
   command->add_option("--speed", replay.scale.speed, "2: twice as fast as recorded")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(client::AboveZero());
   command->add_option("--length_scale", replay.scale.lengths, "0.1: a tenth of the tokens")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(client::AboveZero());
   command->add_option("--sessions", replay.scale.limit, "only so many from the start of the trace")
-      ->check(CLI::PositiveNumber);
+      ->check(client::AboveZero());
   command
       ->add_option("--max_in_flight", replay.max_in_flight,
                    "sessions due beyond it are counted as skipped; the next one takes the lengths")
@@ -201,7 +202,7 @@ CLI::App* AddReplay(CLI::App& app, Flags& flags) {
                    "keep so many tokens of prompts for sessions that begin alike and fork them "
                    "(traces with hash_ids); 0: every prompt is sent whole")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(client::NotNegative());
   return command;
 }
 
@@ -211,9 +212,18 @@ CLI::App* AddFloor(CLI::App& app, Flags& flags) {
       "the transport alone: an echo server in a process of its own, same bytes in and out");
   AddCommonFlags(*floor, flags.common, false);
   AddScenarioFlags(*floor, flags.scenarios);
+  floor
+      ->add_option_function<std::string>(
+          "--server",
+          [](const std::string&) {
+            throw CLI::ValidationError(
+                "--server", "floor asks no server: it measures against an echo of its own");
+          },
+          "")
+      ->group("");
   floor->add_option("--duration", flags.floor.duration_seconds, "measured seconds a scenario")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(client::AboveZero());
   return floor;
 }
 
@@ -227,7 +237,7 @@ CLI::App* AddCompare(CLI::App& app, Flags& flags) {
       ->check(CLI::Range(1, 10'000));
   compare->add_option("--block_seconds", flags.compare.block_seconds, "length of one block")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(client::AboveZero());
   compare->add_flag_callback(
       "--no_batching", [&flags] { flags.compare.batching = false; }, "only fused against naive");
   return compare;
@@ -298,9 +308,7 @@ int Main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    const bool wanted = error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success);
-    app.exit(error);
-    return wanted ? kExitOk : kExitUsage;
+    return client::ReportParseEnd(app, error) ? kExitOk : kExitUsage;
   }
   if (echo->parsed()) {
     // Ctrl-C reaches the whole foreground group: the parent ends this process when it has reported.

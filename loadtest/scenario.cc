@@ -10,6 +10,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "client/file_bytes.h"
 #include "client/tensor.h"
 
 namespace attnd::loadtest {
@@ -201,10 +202,13 @@ absl::StatusOr<Scenario> ParseScenario(std::string_view text) {
 }
 
 absl::StatusOr<std::vector<Scenario>> ReadScenarios(const std::string& yaml_path) {
+  const absl::StatusOr<client::FileBytes> file = client::ReadFileBytes(yaml_path);
+  if (!file.ok()) return file.status();
   std::vector<Scenario> scenarios;
   // yaml-cpp reports by exception; none leaves this function.
   try {
-    const YAML::Node root = YAML::LoadFile(yaml_path);
+    const YAML::Node root = YAML::Load(std::string(reinterpret_cast<const char*>(file->data.get()),
+                                                   static_cast<std::size_t>(file->size)));
     const YAML::Node list = root["scenarios"];
     if (!list || !list.IsSequence()) {
       return absl::InvalidArgumentError(absl::StrCat(yaml_path, ": need a list `scenarios:`"));

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "client/http_failure.h"
 
 namespace attnd::loadtest {
 namespace {
@@ -70,7 +71,7 @@ absl::StatusOr<Json> ReadServerStatus(const std::string& admin) {
   if (!answer || answer->status != 200) {
     return absl::UnavailableError(absl::StrCat("--admin ", admin, ": /statusz.json: ",
                                                answer ? absl::StrCat("HTTP status ", answer->status)
-                                                      : httplib::to_string(answer.error())));
+                                                      : client::HttpFailure(answer.error())));
   }
   Json status = Json::parse(answer->body, nullptr, /*allow_exceptions=*/false);
   for (const char* part : {"kernels", "stages", "batches", "ceilings", "time", "uptime_seconds"}) {

@@ -7,6 +7,7 @@
 #include "client/attnctl/attention_flags.h"
 #include "client/attnctl/command.h"
 #include "client/attnctl/tensor_files.h"
+#include "client/flag_checks.h"
 
 namespace attnd::client::attnctl {
 namespace {
@@ -125,7 +126,7 @@ void AddAttend(CLI::App& app, Session& session) {
       ->add_option("--tolerance", flags->tolerance,
                    "exit code 1 where the largest difference is more than this share of the "
                    "largest expected value")
-      ->check(CLI::NonNegativeNumber)
+      ->check(NotNegative())
       ->needs(expected);
   AttendRequest& request = flags->request;
   command->add_option("--query_lengths", request.query_lengths, "of a ragged batch, by commas")

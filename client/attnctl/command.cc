@@ -2,6 +2,7 @@
 
 #include <google/protobuf/util/json_util.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 
@@ -22,8 +23,8 @@ ClientOptions Session::MakeClientOptions() const {
 }
 
 CallOptions Session::call() const {
-  return {.timeout =
-              std::chrono::duration_cast<Duration>(std::chrono::duration<double>(timeout_seconds))};
+  const std::chrono::duration<double> timeout(std::min(timeout_seconds, kLongestTimeoutSeconds));
+  return {.timeout = std::chrono::duration_cast<Duration>(timeout)};
 }
 
 void PrintJson(const Json& value) {
@@ -73,6 +74,9 @@ absl::StatusOr<std::string> IdFromHex(const std::string& hex) {
 }
 
 void SetDuration(double seconds, google::protobuf::Duration& duration) {
+  // The longest that the message may hold; the server cuts it to what it allows.
+  constexpr double kLongest = 315'576'000'000;
+  seconds = std::min(seconds, kLongest);
   const double whole = std::floor(seconds);
   duration.set_seconds(static_cast<std::int64_t>(whole));
   duration.set_nanos(static_cast<std::int32_t>((seconds - whole) * 1e9));

@@ -19,6 +19,8 @@ inline constexpr int kExitRefused = 1;   // the server refused, or a comparison 
 inline constexpr int kExitUsage = 2;     // flags and files
 inline constexpr int kExitNoServer = 3;  // not reachable, or no answer in time
 
+inline constexpr double kLongestTimeoutSeconds = 1e9;  // longer ones are cut: they would overflow
+
 struct Session {
   std::string server = "127.0.0.1:8001";
   std::string admin = "127.0.0.1:8002";

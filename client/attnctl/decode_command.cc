@@ -7,6 +7,7 @@
 #include "client/attnctl/attention_flags.h"
 #include "client/attnctl/command.h"
 #include "client/attnctl/tensor_files.h"
+#include "client/flag_checks.h"
 
 namespace attnd::client::attnctl {
 namespace {
@@ -132,7 +133,7 @@ void AddDecode(CLI::App& app, Session& session) {
   command
       ->add_option("--position", flags->position,
                    "index of the first new token (default: the layer's length)")
-      ->check(CLI::NonNegativeNumber);
+      ->check(NotNegative());
   command->add_option_function<std::uint64_t>(
       "--epoch",
       [flags](std::uint64_t epoch) {
@@ -143,9 +144,9 @@ void AddDecode(CLI::App& app, Session& session) {
   command
       ->add_option("--query_position", flags->query_position,
                    "attend only: the first query's place on the sequence's axis")
-      ->check(CLI::NonNegativeNumber);
+      ->check(NotNegative());
   command->add_option("--num_tokens", flags->num_tokens, "rows of this step (default: all)")
-      ->check(CLI::PositiveNumber);
+      ->check(AboveZero());
   command->add_option("--q", flags->q, "[tokens, num_heads, head_dim], file as in attend");
   command->add_option("--k", flags->k, "[tokens, num_kv_heads, head_dim]");
   command->add_option("--v", flags->v, "as k");

@@ -1,24 +1,26 @@
 // httplib before gRPC's headers would drag its macros into them; it is used here alone.
 #include <httplib.h>
 
+#include <algorithm>
 #include <cstdio>
 
 #include "absl/strings/str_cat.h"
 #include "client/attnctl/command.h"
+#include "client/http_failure.h"
 
 namespace attnd::client::attnctl {
 namespace {
 
 int Run(const Session& session) {
   httplib::Client http("http://" + session.admin);
-  const auto seconds = static_cast<time_t>(session.timeout_seconds);
+  const auto seconds =
+      static_cast<time_t>(std::min(session.timeout_seconds, kLongestTimeoutSeconds));
   http.set_connection_timeout(seconds > 0 ? seconds : 1);
   http.set_read_timeout(seconds > 0 ? seconds : 1);
   const httplib::Result result = http.Post("/drain");
   if (!result) {
-    return Fail(session,
-                absl::UnavailableError(absl::StrCat("no admin port at ", session.admin, ": ",
-                                                    httplib::to_string(result.error()))));
+    return Fail(session, absl::UnavailableError(absl::StrCat("no admin port at ", session.admin,
+                                                             ": ", HttpFailure(result.error()))));
   }
   if (result->status < 200 || result->status >= 300) {
     return Fail(session, absl::FailedPreconditionError(absl::StrCat(

@@ -6,6 +6,7 @@
 #include "absl/strings/str_join.h"
 #include "client/attnctl/attention_flags.h"
 #include "client/attnctl/command.h"
+#include "client/flag_checks.h"
 
 namespace attnd::client::attnctl {
 namespace {
@@ -231,12 +232,12 @@ void AddLease(CLI::App& command, SequenceFlags& flags) {
   command
       .add_option("--lease", flags.lease_seconds,
                   "seconds without a step until it expires (default: the server's)")
-      ->check(CLI::PositiveNumber);
+      ->check(AboveZero());
 }
 
 template <typename Setter>
 CLI::Option* AddCount(CLI::App& command, const char* name, const char* help, Setter setter) {
-  return command.add_option_function<std::int32_t>(name, setter, help)->check(CLI::PositiveNumber);
+  return command.add_option_function<std::int32_t>(name, setter, help)->check(AboveZero());
 }
 
 void AddCreateFlags(CLI::App& command, const std::shared_ptr<SequenceFlags>& flags) {
@@ -298,7 +299,7 @@ void AddSequences(CLI::App& app, Session& session) {
   AddIds(*truncate, *flags, true);
   truncate->add_option("--num_tokens", flags->num_tokens, "tokens that stay")
       ->required()
-      ->check(CLI::NonNegativeNumber);
+      ->check(NotNegative());
   truncate->add_option("--epoch", flags->epoch, "larger than every layer's")->required();
   CLI::App* renew = AddAction(*sequences, session, flags, "renew", "start leases anew", &Renew);
   AddIds(*renew, *flags, true);

@@ -39,6 +39,16 @@ absl::Status NotWritable(const std::filesystem::path& path) {
   return absl::PermissionDeniedError(absl::StrCat("cannot write ", path.string()));
 }
 
+absl::Status CheckFolder(const std::filesystem::path& path) {
+  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
+  std::error_code error;
+  if (!std::filesystem::is_directory(folder, error)) {
+    return absl::NotFoundError(absl::StrCat("cannot write ", path.string(), ": the folder ",
+                                            folder.string(), " does not exist"));
+  }
+  return access(folder.c_str(), W_OK | X_OK) == 0 ? absl::OkStatus() : NotWritable(path);
+}
+
 // A file to add a tensor to: one that holds tensors of other types would lose them.
 absl::StatusOr<Safetensors> ReadableForMore(const NamedTensor& named) {
   absl::StatusOr<Safetensors> existing = ReadSafetensors(named.path);
@@ -80,8 +90,7 @@ absl::Status CheckOutput(const std::string& specification) {
     if (access(path.c_str(), W_OK) != 0) return NotWritable(path);
     return named ? ReadableForMore(*named).status() : absl::OkStatus();
   }
-  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
-  return access(folder.c_str(), W_OK | X_OK) == 0 ? absl::OkStatus() : NotWritable(path);
+  return CheckFolder(path);
 }
 
 absl::Status SaveTensor(const std::string& specification, const Tensor& tensor) {

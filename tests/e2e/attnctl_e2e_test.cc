@@ -1,12 +1,18 @@
 // The attnctl binary against the real server in this process, over files.
+#include <grpcpp/server_builder.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "attnd/v1/attention.grpc.pb.h"
 #include "client/npy.h"
 #include "client/safetensors.h"
 #include "nlohmann/json.hpp"
+#include "tests/support/exposition_parser.h"
 #include "tests/support/local_server.h"
 #include "tests/support/run_program.h"
 
@@ -174,11 +180,79 @@ TEST_F(AttnctlE2eTest, ErrorsHaveTheirExitCodes) {
   EXPECT_EQ(RunProgram(ATTND_ATTNCTL, "sequences create --help").exit_code, 0);
 }
 
-TEST_F(AttnctlE2eTest, DrainRefusesNewSequences) {
+// Each says what was given and what is needed, or what happened.
+TEST_F(AttnctlE2eTest, ErrorsSayWhatIsWrong) {
+  const std::string nobody = " --server 127.0.0.1:1 --admin 127.0.0.1:1";
+  const std::string grpc_port = " --admin " + local_.server->address();
+  for (const auto& [arguments, text] : std::vector<std::pair<std::string, std::string>>{
+           {"bogus", "unknown subcommand 'bogus'"},
+           {"sequences bogus", "unknown subcommand 'bogus'"},
+           {"--bogus", "unknown flag '--bogus'"},
+           {"", "A subcommand is required"},
+           {"info --timeout 0", "--timeout: got '0', need a number above 0"},
+           {"info --timeout soon", "--timeout: got 'soon', need a number above 0"},
+           {"sequences create --heads 0", "--heads: got '0', need a number above 0"},
+           {"sequences truncate 00 --epoch 1 --num_tokens=-1", "got '-1', need 0 or more"},
+           {"drain" + nobody, "no admin port at 127.0.0.1:1: nothing accepts connections there"},
+           {"drain" + grpc_port, "connected, but no HTTP answer came"}}) {
+    const ProgramResult result = RunProgram(ATTND_ATTNCTL, arguments);
+    EXPECT_NE(result.exit_code, 0) << arguments;
+    EXPECT_NE(result.errors.find(text), std::string::npos) << arguments << ": " << result.errors;
+    EXPECT_LT(result.errors.size(), 200U) << result.errors;
+  }
+  const std::string q = Save("named.npy", v1::DATA_TYPE_FP32, {1, 1, 4}, {1, 2, 3, 4});
+  const ProgramResult folder =
+      Run("attend --q " + q + " --k " + q + " --v " + q + " --out /no/such/folder/o.npy");
+  EXPECT_EQ(folder.exit_code, 2);
+  EXPECT_NE(folder.errors.find("the folder /no/such/folder does not exist"), std::string::npos)
+      << folder.errors;
+}
+
+TEST_F(AttnctlE2eTest, TimesBeyondAllMeasureAreCut) {
+  const Json created =
+      RunOk("--timeout 1e300 sequences create --heads 1 --head_dim 4 --lease 1e300");
+  EXPECT_EQ(created["lease_seconds"].get<double>(), 3600) << "the server's limit";
+  RunOk("--timeout 1e300 drain");
+}
+
+// More than a socket takes at once, and refused before all of it is sent: what is left does not
+// keep the program from ending. Whether gRPC would wait depends on the moment, hence several runs.
+TEST_F(AttnctlE2eTest, AMessageThatIsCutShortLetsTheProgramEndAtOnce) {
+  v1::AttentionService::Service service;  // behind gRPC's own limit, 4 MiB
+  int port = 0;
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+  builder.RegisterService(&service);
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  constexpr std::int64_t kTokens = 2048;
+  const std::string path = Save("two_mib.npy", v1::DATA_TYPE_FP32, {kTokens, 1, 256},
+                                std::vector<float>(kTokens * 256, 1.0F));
+  for (int run = 0; run < 8; ++run) {
+    const auto begin = std::chrono::steady_clock::now();
+    const ProgramResult refused =
+        RunProgram(ATTND_ATTNCTL, "attend --server 127.0.0.1:" + std::to_string(port) + " --q " +
+                                      path + " --k " + path + " --v " + path);
+    EXPECT_NE(refused.errors.find("RESOURCE_EXHAUSTED"), std::string::npos) << refused.errors;
+    EXPECT_EQ(refused.exit_code, 1);
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+  }
+}
+
+// A drain has no end: neither command asks twice.
+TEST_F(AttnctlE2eTest, DrainRefusesNewSequencesAndForksAtOnce) {
+  const std::string parent = RunOk("sequences create --heads 1 --head_dim 4")["sequence_id"];
   EXPECT_EQ(RunOk("drain")["draining"], true);
-  const ProgramResult refused = Run("--timeout 2 sequences create --heads 1 --head_dim 4");
-  EXPECT_EQ(refused.exit_code, 3);
-  EXPECT_EQ(Json::parse(refused.output)["error"]["detail"]["reason"], "REASON_DRAINING");
+  for (const auto& [command, method] :
+       {std::pair<std::string, std::string>{"create --heads 1 --head_dim 4", "CreateSequence"},
+        {"fork " + parent, "ForkSequence"}}) {
+    const ProgramResult refused = Run("sequences " + command);
+    EXPECT_EQ(refused.exit_code, 3);
+    EXPECT_EQ(Json::parse(refused.output)["error"]["detail"]["reason"], "REASON_DRAINING");
+    EXPECT_EQ(attnd::testing::ParseExposition(local_.server->MetricsText())
+                  .Value("attnd_requests_total", {{"method", method}, {"code", "UNAVAILABLE"}}),
+              1)
+        << method;
+  }
 }
 
 }  // namespace

@@ -2,8 +2,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
+#include <csignal>
 #include <fstream>
+#include <future>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "client/file_bytes.h"
 #include "nlohmann/json.hpp"
@@ -255,6 +260,31 @@ TEST_F(AttnloadE2eTest, AnInterruptPrintsAPartialReport) {
   EXPECT_EQ(run["interrupted"], true);
   EXPECT_GT(run["ok"].get<int>(), 0);
   EXPECT_EQ(run["ok"].get<int>() + run["failed"].get<int>(), run["sent"].get<int>());
+}
+
+TEST_F(AttnloadE2eTest, TimesBeyondAllMeasureAreCut) {
+  EXPECT_EQ(Run("run",
+                "--scenario tokens=16,heads=1,head_dim=8 --requests 5 --no_floor "
+                "--warmup 0 --duration 1e300 --timeout 1e300 --connect_timeout 1e300")
+                .exit_code,
+            0);
+}
+
+TEST_F(AttnloadE2eTest, ErrorsSayWhatIsWrong) {
+  const std::string server = " --server " + local_.server->address();
+  for (const auto& [arguments, text] : std::vector<std::pair<std::string, std::string>>{
+           {"bogus", "unknown subcommand 'bogus'"},
+           {"run --slo_ms -1", "--slo_ms: got '-1', need a number above 0"},
+           {"run --warmup -1", "--warmup: got '-1', need 0 or more"},
+           {"run --scenarios /no/such.yaml", "cannot open /no/such.yaml: No such file"},
+           {"run --scenarios /tmp", "cannot read /tmp"},
+           {"floor" + server, "--server: floor asks no server"},
+           {"run --admin 127.0.0.1:1" + server, "nothing accepts connections there"}}) {
+    const ProgramResult result = RunProgram(ATTND_ATTNLOAD, arguments);
+    EXPECT_NE(result.exit_code, 0) << arguments;
+    EXPECT_NE(result.errors.find(text), std::string::npos) << arguments << ": " << result.errors;
+    EXPECT_LT(result.errors.size(), 200U) << result.errors;
+  }
 }
 
 TEST_F(AttnloadE2eTest, WrongUseAndAbsentServersHaveTheirExitCodes) {
