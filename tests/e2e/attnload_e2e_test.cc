@@ -249,11 +249,23 @@ TEST_F(AttnloadE2eTest, FloorNeedsNoServer) {
 }
 
 TEST_F(AttnloadE2eTest, AnInterruptPrintsAPartialReport) {
-  const ProgramResult result = RunProgram(
-      "timeout --foreground --preserve-status -s INT 1",
-      std::string(ATTND_ATTNLOAD) + " run --server " + local_.server->address() +
-          " --scenario tokens=16,heads=1,head_dim=8 --warmup 0 --duration 60 --no_floor --json " +
-          report_);
+  const std::string pid_file = TemporaryPath("interrupted.pid");
+  auto run_ends = std::async(std::launch::async, [&] {
+    return RunProgram("echo $$ >" + pid_file + "; exec " + ATTND_ATTNLOAD,
+                      "run --server " + local_.server->address() +
+                          " --scenario tokens=16,heads=1,head_dim=8,workers=1 --warmup 0 "
+                          "--duration 60 --no_floor --json " +
+                          report_);
+  });
+  // Not by the clock: a busy machine may take a second to start it. One worker has had the answer
+  // before it asks again.
+  while (local_.backend.batches() < 10 &&
+         run_ends.wait_for(std::chrono::milliseconds(1)) != std::future_status::ready) {
+  }
+  pid_t pid = 0;
+  ASSERT_TRUE(std::ifstream(pid_file) >> pid);
+  kill(pid, SIGINT);
+  const ProgramResult result = run_ends.get();
   EXPECT_EQ(result.exit_code, 130) << result.errors;
   EXPECT_NE(result.output.find("INTERRUPTED"), std::string::npos);
   const Json run = Report()["run"]["result"];
