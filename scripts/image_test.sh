@@ -5,10 +5,12 @@
 #   scripts/image_test.sh [--target NAME]... [--bundle DIR] [--keep]
 #     --target NAME  image to build: cpu and loadtest (the default), cpu-naive, server, server-naive. Images with CUDA are built,
 #                    looked at and run on the CPU; with a GPU they need NVIDIA's container toolkit, which this script does without
-#     --bundle DIR   a folder made by scripts/bundle.sh from the same commit: programs and libraries must be equal to the byte
+#     --bundle DIR   a folder made by scripts/bundle.sh from the same commit, on a Debian with the same updates: programs and libraries
+#                    must be equal to the byte. For images without CUDA: nvcc does not give the same bytes twice
 #     --keep         leave the images in build/image-test (several GB) for a look; the base and the compiler's cache stay in any case
 # Needs root, scripts/setup.sh --operate and about 10 GB of disk. The base image is made from a Debian 12 mirror
-# (ATTND_DEBIAN_MIRROR, default http://deb.debian.org/debian) and slimmed like the official one. Logs lie in build/image-test/.
+# (ATTND_DEBIAN_MIRROR, default http://deb.debian.org/debian; security updates from the same address with -security) and slimmed like
+# the official one. Logs lie in build/image-test/.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 readonly OUT=$PWD/build/image-test
@@ -64,6 +66,8 @@ make_base() {
   local root=$OUT/base-root container
   rm -rf "$root"
   debootstrap --variant=minbase bookworm "$root" "$MIRROR"
+  # Updates, as the official image has them.
+  for suite in "$MIRROR bookworm-updates" "$MIRROR-security bookworm-security"; do echo "deb $suite main"; done >>"$root/etc/apt/sources.list"
   # How this machine reaches its package registries, for the build stages; the official image does not have it.
   grep -rhE '^\s*Acquire::[A-Za-z:-]+\s+"[^"]*";' /etc/apt/apt.conf.d /etc/apt/apt.conf 2>/dev/null \
     >"$root/etc/apt/apt.conf.d/90host" || true
