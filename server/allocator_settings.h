@@ -9,7 +9,9 @@ namespace attnd {
 
 inline constexpr int kMmapThresholdBytes = 32 << 20;
 inline constexpr int kTrimThresholdBytes = 128 << 20;
-inline constexpr int kMaxArenas = 4;
+// Received messages are spread over buffers of every polling thread; an arena for each of them kept
+// up to four times the bytes that were alive.
+inline constexpr int kMaxArenas = 1;
 
 inline void SetUpAllocator() {
   mallopt(M_MMAP_THRESHOLD, kMmapThresholdBytes);

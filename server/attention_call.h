@@ -1,12 +1,18 @@
-// One unary Attend or Decode call: parse, validate, submit, and (from the completion, on the
-// backend's thread) write the reply.
+// One unary Attend or Decode call: take a place in the queue, receive the message, parse, validate,
+// submit, and (from the completion, on the backend's thread) write the reply.
+//
+// To gRPC the call is a stream of one message each way, the same on the wire: a unary handler is
+// called when the message has been received, too late to refuse it.
 #pragma once
 
 #include <grpcpp/server_context.h>
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/server_callback.h>
 
+#include <atomic>
+
 #include "absl/status/statusor.h"
+#include "server/arrival_places.h"
 #include "server/attention_request.h"
 #include "server/inline_reactor.h"
 #include "server/reply_encoder.h"
@@ -14,20 +20,23 @@
 
 namespace attnd {
 
-class AttentionCall final : public InlineReactor<grpc::ServerUnaryReactor> {
+class AttentionCall final
+    : public InlineReactor<grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>> {
  public:
-  // `kind` says which of the two. Deletes itself when gRPC is done with it.
-  static grpc::ServerUnaryReactor* Start(ServiceState& state, RequestKind kind,
-                                         grpc::CallbackServerContext* context,
-                                         const grpc::ByteBuffer& wire, grpc::ByteBuffer* reply);
+  using Reactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
 
-  // gRPC calls these two after Start has returned, never during it.
+  // `kind` says which of the two. Deletes itself when gRPC is done with it.
+  static Reactor* Start(ServiceState& state, RequestKind kind,
+                        grpc::CallbackServerContext* context);
+
+  // gRPC calls these after Start has returned, never during it; OnDone as the last.
+  void OnReadDone(bool ok) override;
   void OnCancel() override;
   void OnDone() override;
 
  private:
-  AttentionCall(ServiceState& state, RequestKind kind, grpc::CallbackServerContext* context,
-                grpc::ByteBuffer* reply);
+  AttentionCall(ServiceState& state, RequestKind kind, grpc::CallbackServerContext* context);
+  absl::Status Enter();
   void Run(const grpc::ByteBuffer& wire);
   absl::StatusOr<AttentionRequest> ReadRequest(const grpc::ByteBuffer& wire);
   void Reply(AttentionResult result);
@@ -37,12 +46,15 @@ class AttentionCall final : public InlineReactor<grpc::ServerUnaryReactor> {
   const LiveCall live_;
   const RequestKind kind_;
   grpc::CallbackServerContext* const context_;
-  grpc::ByteBuffer* const reply_;
-  const CallTiming timing_;
+  grpc::ByteBuffer incoming_, reply_;
+  CallTiming timing_;     // received: headers, then message
   bool entered_ = false;  // holds a place of --max_unary_in_flight
+  ArrivalPlace place_;
   std::uint64_t request_id_ = 0;
   ReplyShape shape_;
-  Ticket ticket_ = 0;
+  // OnCancel may come while OnReadDone submits: whichever is second cancels.
+  std::atomic<bool> cancelled_{false};
+  std::atomic<Ticket> ticket_{0};
 };
 
 }  // namespace attnd

@@ -20,16 +20,23 @@ void RefuseSharedMemory(ControlReply<Response> reply) {
 
 AttentionService::AttentionService(ServiceState& state, const BuildInfo& build,
                                    const BackendLimits& device)
-    : state_(state), fixed_info_(FixedServerInfo(state.config(), build, device, state.limits())) {}
-
-AttentionService::Unary* AttentionService::Attend(Context* context, const Bytes* request,
-                                                  Bytes* response) {
-  return AttentionCall::Start(state_, RequestKind::kAttend, context, *request, response);
+    : state_(state), fixed_info_(FixedServerInfo(state.config(), build, device, state.limits())) {
+  ReceiveAfterAdmission("Attend", RequestKind::kAttend);
+  ReceiveAfterAdmission("Decode", RequestKind::kDecode);
 }
 
-AttentionService::Unary* AttentionService::Decode(Context* context, const Bytes* request,
-                                                  Bytes* response) {
-  return AttentionCall::Start(state_, RequestKind::kDecode, context, *request, response);
+// Tells gRPC that the unary method is a stream, which has a say in when its message is read. Marked
+// twice: as streamed, then as served by callbacks.
+void AttentionService::ReceiveAfterAdmission(const char* method, RequestKind kind) {
+  using Handler = grpc::internal::CallbackBidiHandler<Bytes, Bytes>;
+  const auto* service =
+      v1::AttendRequest::descriptor()->file()->FindServiceByName("AttentionService");
+  const int index = service->FindMethodByName(method)->index();
+  const auto start = [this, kind](Context* context) {
+    return AttentionCall::Start(state_, kind, context);
+  };
+  MarkMethodStreamed(index, new Handler(start));
+  MarkMethodRawCallback(index, new Handler(start));
 }
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* AttentionService::DecodeStream(

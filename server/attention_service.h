@@ -1,8 +1,9 @@
 // The rpcs of attnd.v1.AttentionService, one line each: which call object serves which method.
 //
 // Every method is received raw. Attend, Decode and DecodeStream are parsed by hand, so that tensors
-// are never copied into protobuf strings (attention_call.h, decode_stream.h); the others are parsed
-// by protobuf after a look at their size (control_call.h).
+// are never copied into protobuf strings (attention_call.h, decode_stream.h), and admitted before
+// their message is received; the others are parsed by protobuf after a look at their size
+// (control_call.h).
 #pragma once
 
 #include <atomic>
@@ -17,8 +18,7 @@ namespace attnd {
 
 namespace rpc {
 using Base = v1::AttentionService;
-using Tensors = Base::WithRawCallbackMethod_Attend<
-    Base::WithRawCallbackMethod_Decode<Base::WithRawCallbackMethod_DecodeStream<Base::Service>>>;
+using Tensors = Base::WithRawCallbackMethod_DecodeStream<Base::Service>;
 using Sequences = Base::WithRawCallbackMethod_CreateSequence<
     Base::WithRawCallbackMethod_ForkSequence<Base::WithRawCallbackMethod_GetSequence<
         Base::WithRawCallbackMethod_ListSequences<Base::WithRawCallbackMethod_RenewSequences<
@@ -43,8 +43,6 @@ class AttentionService final : public rpc::RawService {
   using Bytes = grpc::ByteBuffer;
   using Unary = grpc::ServerUnaryReactor;
 
-  Unary* Attend(Context* context, const Bytes* request, Bytes* response) override;
-  Unary* Decode(Context* context, const Bytes* request, Bytes* response) override;
   grpc::ServerBidiReactor<Bytes, Bytes>* DecodeStream(Context* context) override;
   Unary* CreateSequence(Context* context, const Bytes* request, Bytes* response) override;
   Unary* ForkSequence(Context* context, const Bytes* request, Bytes* response) override;
@@ -59,6 +57,8 @@ class AttentionService final : public rpc::RawService {
   Unary* GetServerInfo(Context* context, const Bytes* request, Bytes* response) override;
 
  private:
+  void ReceiveAfterAdmission(const char* method, RequestKind kind);
+
   ServiceState& state_;
   const v1::GetServerInfoResponse fixed_info_;
   std::atomic<double> measured_bandwidth_{0};

@@ -21,7 +21,7 @@ grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* DecodeStream::Start
     ServiceState& state, grpc::CallbackServerContext* context) {
   std::shared_ptr<DecodeStream> stream(new DecodeStream(state, context));
   stream->self_ = stream;
-  if (auto status = state.Admit(); !status.ok()) {
+  if (auto status = state.Admit(*context); !status.ok()) {
     MutexLock lock(stream->mutex_);
     stream->EndReads(status);
   }
@@ -41,17 +41,17 @@ void DecodeStream::OnReadDone(bool ok) {
   const SparePoller::Reaction reaction(state_.spare_poller());
   grpc::ByteBuffer wire;
   wire.Swap(&incoming_);
-  const bool parsed = ok && Process(wire);
+  const absl::Status processed = ok ? Process(wire) : absl::OkStatus();
   {
     MutexLock lock(mutex_);
     reading_ = false;
     if (!ok) EndReads(absl::OkStatus());  // the client has sent all it wanted
-    if (ok && !parsed) EndReads(Malformed());
+    if (!processed.ok()) EndReads(processed);
   }
   Advance();
 }
 
-bool DecodeStream::Process(const grpc::ByteBuffer& wire) {
+absl::Status DecodeStream::Process(const grpc::ByteBuffer& wire) {
   state_.metrics().AddTransportBytes(TransportPath::kInBand, Direction::kIn,
                                      static_cast<std::int64_t>(wire.Length()));
   Message message;
@@ -60,33 +60,39 @@ bool DecodeStream::Process(const grpc::ByteBuffer& wire) {
   {
     MutexLock lock(mutex_);
     // The stream has ended meanwhile, perhaps even finished: the message came too late.
-    if (reads_ended_) return true;
+    if (reads_ended_) return absl::OkStatus();
     message.index = num_messages_++;
     in_flight_[message.index] = 0;
+  }
+  if (auto status = state_.CheckMessageBytes(static_cast<std::int64_t>(wire.Length()));
+      !status.ok()) {
+    return EndWith(message, std::move(status));
   }
   WireDecodeRequest parsed;
   auto slices = WireMessage::FromByteBuffer(wire);
   const bool valid_bytes =
       slices != nullptr && ParseDecodeRequest(std::move(slices), state_.limits().wire(), parsed);
-  if (!valid_bytes) {
-    state_.RecordAnswer(Method::kDecodeStream, Malformed(),
-                        state_.clock().Now() - message.timing.received, *context_);
-    MutexLock lock(mutex_);
-    in_flight_.erase(message.index);
-    return false;
-  }
+  if (!valid_bytes) return EndWith(message, Malformed());
   message.request_id = parsed.request_id;
   absl::Status refusal = state_.Admit();
   if (refusal.ok()) {
     auto request = ValidateDecode(std::move(parsed), state_.limits(), message.timing);
     if (request.ok()) {
       Submit(message, *std::move(request));
-      return true;
+      return absl::OkStatus();
     }
     refusal = request.status();
   }
   Answer(message, refusal, EncodeDecodeFailure(message.request_id, refusal));
-  return true;
+  return absl::OkStatus();
+}
+
+absl::Status DecodeStream::EndWith(const Message& message, absl::Status status) {
+  state_.RecordAnswer(Method::kDecodeStream, status, state_.clock().Now() - message.timing.received,
+                      *context_);
+  MutexLock lock(mutex_);
+  in_flight_.erase(message.index);
+  return status;
 }
 
 void DecodeStream::Submit(const Message& message, AttentionRequest request) {

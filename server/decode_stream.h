@@ -54,8 +54,9 @@ class DecodeStream final
   };
 
   DecodeStream(ServiceState& state, grpc::CallbackServerContext* context);
-  // False: it does not parse.
-  bool Process(const grpc::ByteBuffer& wire);
+  // Not OK: the message cannot be answered by itself, the stream ends with this.
+  absl::Status Process(const grpc::ByteBuffer& wire);
+  absl::Status EndWith(const Message& message, absl::Status status);
   void Submit(const Message& message, AttentionRequest request);
   void Complete(const Message& message, const AttentionResult& result);
   // Queues the reply and takes the message out of those in flight.

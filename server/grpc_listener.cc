@@ -8,7 +8,6 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -48,18 +47,21 @@ void TuneConnection(int connection) {
 }
 
 void SetLimits(const ServerConfig& config, grpc::ServerBuilder& builder) {
-  constexpr std::int64_t kIntMax = std::numeric_limits<int>::max();
-  builder.SetMaxReceiveMessageSize(
-      static_cast<int>(std::min<std::int64_t>(config.max_message_bytes, kIntMax)));
+  // gRPC 1.51 receives a message whole before it looks at its size: its limit would save nothing,
+  // and refuse without a reason, a count or a log line. ServiceState::CheckMessageBytes refuses.
+  builder.SetMaxReceiveMessageSize(-1);
   builder.SetMaxSendMessageSize(-1);  // replies are bounded by their requests
-  // gRPC 1.51 receives a message whole before it looks at its size, and as many at a time as there
-  // are streams. Over the quota it ends streams, RESOURCE_EXHAUSTED, and closes connections.
+  // Over the quota gRPC ends streams, RESOURCE_EXHAUSTED, and closes connections.
   grpc::ResourceQuota quota("attnd");
   quota.Resize(static_cast<std::size_t>(
       config.max_queue_bytes +
       std::max(kLeastTransitBytes, kTransitMessages * config.max_message_bytes)));
   builder.SetResourceQuota(quota);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, config.max_concurrent_streams);
+  // A call's window stays at 64 KiB until its message is read, and covers the message then. With
+  // the probe it grows with what the connection has carried: so much of a refused call arrives all
+  // the same, in buffers that it shares with messages that wait.
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, config.max_header_bytes);
   // The size limit holds for messages as received: half a MiB of deflated zeros would become half a
   // GiB. Compressed messages are refused, and never inflated.

@@ -70,12 +70,21 @@ absl::Status Scheduler::Impl::CheckBounds(const AttentionRequest& request, Clock
   }
   const bool full = queue_requests >= config.max_queue_requests ||
                     request.request_bytes > config.max_queue_bytes - queue_bytes;
-  if (!full) return absl::OkStatus();
+  return full ? QueueFull() : absl::OkStatus();
+}
+
+absl::Status Scheduler::Impl::QueueFull() {
   metrics.RecordRejected(RejectReason::kQueueFull);
   return WithRetryDelay(ErrorStatus(absl::StatusCode::kResourceExhausted, v1::REASON_QUEUE_FULL, "",
-                                    absl::StrCat("the queue holds ", queue_requests,
+                                    absl::StrCat("the queue holds ", queue_requests.load(),
                                                  " requests and ", queue_bytes, " bytes")),
                         RetryDelay());
+}
+
+absl::Status Scheduler::Impl::TakePlace(ArrivalPlace& place) {
+  if (arrivals.Enter(place, queue_requests, clock.Now())) return absl::OkStatus();
+  MutexLock lock(mutex);
+  return QueueFull();
 }
 
 void Scheduler::Impl::Admit(PendingRequest& request, Outbox& outbox) {

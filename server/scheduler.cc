@@ -100,6 +100,7 @@ Scheduler::Impl::Impl(const ServerConfig& server_config, std::string start_key,
       store(StoreOptions(server_config, std::move(start_key), max_tokens_effective), pool,
             &host_cache),
       classes(device.limits().device),
+      arrivals(server_config.max_queue_requests),
       has_timer(steady_clock.RunsByItself()) {
   if (has_timer) timer = std::thread([this] { TimerLoop(); });
 }
@@ -284,6 +285,8 @@ Scheduler::Scheduler(const ServerConfig& config, std::string start_key, const Cl
 Scheduler::~Scheduler() = default;
 
 Ticket Scheduler::Submit(AttentionRequest request) { return impl_->Submit(std::move(request)); }
+absl::Status Scheduler::TakePlace(ArrivalPlace& place) { return impl_->TakePlace(place); }
+void Scheduler::LeavePlace(ArrivalPlace& place) { impl_->arrivals.Leave(place); }
 void Scheduler::Cancel(Ticket ticket) { impl_->Cancel(ticket); }
 void Scheduler::RunDueWork() { impl_->RunDueWork(); }
 void Scheduler::Drain(Clock::Duration timeout) { impl_->Drain(timeout); }

@@ -25,6 +25,7 @@
 
 namespace attnd {
 
+class ArrivalPlace;
 class AttentionBackend;
 class Metrics;
 struct ServerConfig;
@@ -44,6 +45,11 @@ class Scheduler {
 
   // Admits the request (deadline, queue bounds, positions, epochs, pages) or answers it at once.
   Ticket Submit(AttentionRequest request);
+  // Takes a place of the queue for a request that has yet to be received, or says that there is
+  // none (the status that Submit would answer, counted as rejected).
+  absl::Status TakePlace(ArrivalPlace& place);
+  // Before the request is submitted, and where it never will be. Without a place: nothing happens.
+  void LeavePlace(ArrivalPlace& place);
   // Queued work is dropped now and answered CANCELLED; running work finishes and is answered.
   // Unknown tickets are ignored.
   void Cancel(Ticket ticket);

@@ -2,6 +2,7 @@
 // timer), request_admission.cc, batch_launch.cc, completion.cc, sequence_operations.cc.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "server/arrival_places.h"
 #include "server/attention_backend.h"
 #include "server/batch_policy.h"
 #include "server/host_cache.h"
@@ -46,6 +48,7 @@ struct Scheduler::Impl {
 
   // --- scheduler.cc
   Ticket Submit(AttentionRequest request);
+  absl::Status TakePlace(ArrivalPlace& place);
   void Cancel(Ticket ticket);
   void RunDueWork();
   void Drain(Clock::Duration timeout);
@@ -59,6 +62,7 @@ struct Scheduler::Impl {
   void TimerLoop();
 
   // --- request_admission.cc
+  absl::Status QueueFull() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   absl::Status CheckBounds(const AttentionRequest& request, Clock::TimePoint now)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void Admit(PendingRequest& request, Outbox& outbox) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
@@ -185,7 +189,8 @@ struct Scheduler::Impl {
   std::vector<std::unique_ptr<Batch>> spare_batches ABSL_GUARDED_BY(mutex);
   std::vector<std::unique_ptr<RunningBatch>> spare_running ABSL_GUARDED_BY(mutex);
 
-  std::int64_t queue_requests ABSL_GUARDED_BY(mutex) = 0;
+  ArrivalPlaces arrivals;
+  std::atomic<std::int64_t> queue_requests{0};  // changed under the mutex, read by anybody
   std::int64_t queue_bytes ABSL_GUARDED_BY(mutex) = 0;
   std::int64_t running_requests ABSL_GUARDED_BY(mutex) = 0;
   std::int64_t sequences_active ABSL_GUARDED_BY(mutex) = 0;

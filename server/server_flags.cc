@@ -71,7 +71,8 @@ const ServerFlag kFlags[] = {
      "Other servers as name=address, separated by commas: a sequence id of one of them is answered "
      "with its address."},
     Switch("trust_tenant_header", kAddresses, &Config::trust_tenant_header,
-           "Take the tenant from the attnd-tenant header; only where every client may be trusted."),
+           "Take the tenant from the attnd-tenant header; only where every client may be trusted. "
+           "A call with two such headers is refused."),
 
     Text("device", kDevice, &Config::device, "auto|cpu|cuda:N",
          "Device that runs the kernels: auto takes the first GPU that can, else the CPU; cuda:N "
@@ -126,7 +127,8 @@ const ServerFlag kFlags[] = {
     Count("max_layers", kCache, &Config::max_layers, 1, 65'536, "Most layers of a sequence."),
 
     Count("max_queue_requests", kScheduling, &Config::max_queue_requests, 1, 10'000'000,
-          "Most requests that wait; beyond it requests are refused with a delay to retry after."),
+          "Most requests that wait or whose message is on its way; beyond it requests are refused "
+          "with a delay to retry after, Attend and Decode before their message is received."),
     Bytes("max_queue_bytes", kScheduling, &Config::max_queue_bytes, kMiB, 64 * kTiB,
           "Most bytes of waiting requests; at least max_message_bytes."),
     Count("max_batch_sequences", kScheduling, &Config::max_batch_sequences, 1, 1'000'000,
@@ -156,10 +158,9 @@ const ServerFlag kFlags[] = {
         "max_connections", kTransport, &Config::max_connections, 0, 1'000'000,
         "Most connections to the gRPC port; further ones are closed at once. 0: what the limit of "
         "open files (ulimit -n) leaves, at most 16384."),
-    Count(
-        "max_concurrent_streams", kTransport, &Config::max_concurrent_streams, 0, 1'000'000,
-        "Most calls in flight on one connection: that many messages of it may be in memory before "
-        "the queue can refuse one. 0: half as many again as max_queue_requests, 16 to 4096."),
+    Count("max_concurrent_streams", kTransport, &Config::max_concurrent_streams, 0, 1'000'000,
+          "Most calls in flight on one connection. 0: half as many again as max_queue_requests, 16 "
+          "to 4096."),
     Bytes("max_header_bytes", kTransport, &Config::max_header_bytes, 1024, 1024 * 1024,
           "Largest metadata of a call."),
     Count("max_unary_in_flight", kTransport, &Config::max_unary_in_flight, 0, 10'000'000,

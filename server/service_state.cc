@@ -120,6 +120,14 @@ absl::Status ServiceState::UnaryLimitReached() {
                                 " calls are in flight, the limit (--max_unary_in_flight)"));
 }
 
+absl::Status ServiceState::CheckMessageBytes(std::int64_t bytes) {
+  if (bytes <= config_.max_message_bytes) return absl::OkStatus();
+  metrics_.RecordRejected(RejectReason::kMessageSize);
+  return ErrorStatus(absl::StatusCode::kResourceExhausted, v1::REASON_MESSAGE_SIZE, "",
+                     absl::StrCat("got a message of ", bytes, " bytes, need at most ",
+                                  config_.max_message_bytes, " (--max_message_bytes)"));
+}
+
 std::string ServiceState::Tenant(const grpc::ServerContextBase& context) const {
   if (!config_.trust_tenant_header) return kDefaultTenant;
   if (context.client_metadata().count(kTenantHeader) > 1) return "";

@@ -55,6 +55,9 @@ class ServiceState {
   void LeaveUnary(Clock::Duration duration);
   absl::Status UnaryLimitReached();
 
+  // RESOURCE_EXHAUSTED for a message of more than --max_message_bytes, counted as rejected.
+  absl::Status CheckMessageBytes(std::int64_t bytes);
+
   // Empty, which no tenant is called, where the call names several.
   std::string Tenant(const grpc::ServerContextBase& context) const;
   CallTiming Timing(const grpc::ServerContextBase& context) const;

@@ -77,7 +77,9 @@ TEST(InputLimitsTest, AMessageOfTheLimitIsServedAndOneByteMoreIsNot) {
   grpc::ClientContext open_context;
   const auto open = local.stub->DecodeStream(&open_context);
   for (int i = 0; i < 3; ++i) {
-    EXPECT_EQ(Attend(local, request).error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+    const grpc::Status status = Attend(local, request);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+    EXPECT_EQ(DetailOf(status).reason(), v1::REASON_MESSAGE_SIZE) << status.error_message();
     EXPECT_TRUE(Serves(local)) << "over the same connection";
   }
   // A stream ends by such a message, and takes no other one with it.
@@ -89,7 +91,9 @@ TEST(InputLimitsTest, AMessageOfTheLimitIsServedAndOneByteMoreIsNot) {
   stream->Write(step);
   v1::DecodeResponse response;
   EXPECT_FALSE(stream->Read(&response));
-  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  const grpc::Status ended = stream->Finish();
+  EXPECT_EQ(ended.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(DetailOf(ended).reason(), v1::REASON_MESSAGE_SIZE) << ended.error_message();
   ASSERT_TRUE(open->Read(&response));
   EXPECT_EQ(response.status().code(), 0) << response.status().message();
   open->WritesDone();

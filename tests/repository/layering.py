@@ -37,7 +37,7 @@ STATIONS = [
               "attention_wire", "wire_types", "reply_encoder", "wire_reader", "status_conversion"]),
     ("scheduling", ["scheduler", "scheduler_impl", "request_admission", "batch_launch", "completion", "outbox", "ready_queue",
                     "sequence_operations", "work_item"]),
-    ("policy", ["batch_policy", "admission", "sequence_store", "sequence_leases", "sequence_pages", "sequence_shape", "sequence_state",
+    ("policy", ["batch_policy", "admission", "arrival_places", "sequence_store", "sequence_leases", "sequence_pages", "sequence_shape", "sequence_state",
                 "host_cache"]),
     ("backend", ["cpu_backend", "cpu_staging", "cpu_self_test", "cpu_workspace",
                  "cuda_device", "no_cuda_device", "cuda_backend", "cuda_self_test", "cuda_flight", "cuda_staging", "cuda_layout",

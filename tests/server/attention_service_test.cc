@@ -236,6 +236,25 @@ TEST(AttentionServiceTest, ACallOfTwoTenantsIsRefused) {
     EXPECT_THAT(refused.error_message(),
                 HasSubstr("attnd-tenant: got 2 headers, need at most one"));
   }
+  const auto names_two = [](grpc::ClientContext& context) {
+    context.AddMetadata("attnd-tenant", "a");
+    context.AddMetadata("attnd-tenant", "b");
+  };
+  grpc::ClientContext attend_context;
+  grpc::ClientContext decode_context;
+  grpc::ClientContext stream_context;
+  for (auto* context : {&attend_context, &decode_context, &stream_context}) names_two(*context);
+  v1::AttendResponse attended;
+  v1::DecodeResponse decoded;
+  EXPECT_EQ(
+      DetailOf(open.stub->Attend(&attend_context, AttendRequestOf(1, 1, 1), &attended)).field(),
+      "attnd-tenant");
+  EXPECT_EQ(
+      DetailOf(open.stub->Decode(&decode_context, DecodeRequestOf(id, 0, 1), &decoded)).field(),
+      "attnd-tenant");
+  const auto stream = open.stub->DecodeStream(&stream_context);
+  EXPECT_FALSE(stream->Read(&decoded));
+  EXPECT_EQ(DetailOf(stream->Finish()).field(), "attnd-tenant");
   // A step names its sequence: whoever is of two tenants has none.
   grpc::ClientContext context;
   context.AddMetadata("attnd-tenant", "a");

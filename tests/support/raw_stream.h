@@ -1,4 +1,5 @@
-// A DecodeStream of raw bytes, valid messages or not.
+// A call of raw bytes, valid messages or not, each when the test wants: a DecodeStream, or a unary
+// method message by message.
 #pragma once
 
 #include <grpcpp/channel.h>
@@ -16,9 +17,10 @@ namespace attnd::testing {
 
 class RawStream {
  public:
-  explicit RawStream(std::shared_ptr<grpc::Channel> channel)
+  explicit RawStream(std::shared_ptr<grpc::Channel> channel,
+                     const std::string& method = "DecodeStream")
       : stub_(std::move(channel)),
-        call_(stub_.PrepareCall(&context_, "/attnd.v1.AttentionService/DecodeStream", &queue_)) {
+        call_(stub_.PrepareCall(&context_, "/attnd.v1.AttentionService/" + method, &queue_)) {
     call_->StartCall(&started_);
     EXPECT_TRUE(Await(&started_));
   }
@@ -44,6 +46,11 @@ class RawStream {
     return !blocked_ && ok;
   }
   bool blocked() const { return blocked_; }
+  void WritesDone() {
+    call_->WritesDone(&ended_);
+    Await(&ended_);
+  }
+  void Cancel() { context_.TryCancel(); }
   bool Read() {
     grpc::ByteBuffer reply;
     call_->Read(&reply, &read_);
@@ -76,7 +83,7 @@ class RawStream {
   grpc::CompletionQueue queue_;
   std::unique_ptr<grpc::GenericClientAsyncReaderWriter> call_;
   bool blocked_ = false;
-  char started_ = 0, written_ = 0, read_ = 0, finished_ = 0;  // tags
+  char started_ = 0, written_ = 0, read_ = 0, finished_ = 0, ended_ = 0;  // tags
 };
 
 }  // namespace attnd::testing

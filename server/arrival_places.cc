@@ -1,0 +1,37 @@
+#include "server/arrival_places.h"
+
+namespace attnd {
+
+bool ArrivalPlaces::Enter(ArrivalPlace& place, std::int64_t waiting, Clock::TimePoint now) {
+  const MutexLock lock(mutex_);
+  if (waiting + static_cast<std::int64_t>(held_.size()) >= limit_) LendTheSlow(now);
+  if (waiting + static_cast<std::int64_t>(held_.size()) >= limit_) return false;
+  if (spare_.empty()) spare_.push_back(nullptr);
+  held_.splice(held_.end(), spare_, spare_.begin());
+  held_.back() = &place;
+  place.held_ = true;
+  place.entered_ = now;
+  place.position_ = --held_.end();
+  return true;
+}
+
+void ArrivalPlaces::Leave(ArrivalPlace& place) {
+  const MutexLock lock(mutex_);
+  if (!place.held_) return;
+  place.held_ = false;
+  spare_.splice(spare_.end(), held_, place.position_);
+}
+
+std::int64_t ArrivalPlaces::held() const {
+  const MutexLock lock(mutex_);
+  return static_cast<std::int64_t>(held_.size());
+}
+
+void ArrivalPlaces::LendTheSlow(Clock::TimePoint now) {
+  while (!held_.empty() && now - held_.front()->entered_ > kPatience) {
+    held_.front()->held_ = false;
+    spare_.splice(spare_.end(), held_, held_.begin());
+  }
+}
+
+}  // namespace attnd
