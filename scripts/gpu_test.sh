@@ -50,7 +50,7 @@ for program in "${programs[@]}"; do
   if ((status != 0 && bad == 0)); then bad=1; fi
   passed=$((passed + good)) failed=$((failed + bad)) skipped=$((skipped + skips))
   printf '%-34s %4d passed  %3d failed  %3d skipped  %4d s\n' "$name" "$good" "$bad" "$skips" $((SECONDS - start))
-  if ((bad > 0)); then grep -E '^\[  FAILED  \]|Failure$|terminate called|signal' "$log" | sort -u | head -n 12; fi
+  if ((bad > 0)); then grep -E '^\[  FAILED  \]|Failure$|terminate called|signal' "$log" | sort -u | head -n 12 || true; fi
   if ((skips > 0)); then grep -E '^\[  SKIPPED \] all tests' "$log" | sort -u || true; fi
 done
 echo "$passed passed, $failed failed, $skipped skipped (logs: $logs)"
