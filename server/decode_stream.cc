@@ -198,7 +198,7 @@ bool DecodeStream::CanRead() const {
   return !reading_ && !reads_ended_ && unanswered < state_.config().max_in_flight_per_stream;
 }
 
-bool DecodeStream::CanWrite() const { return !writing_ && !replies_.empty(); }
+bool DecodeStream::CanWrite() const { return !writing_ && !write_starting_ && !replies_.empty(); }
 
 bool DecodeStream::CanFinish() const {
   return reads_ended_ && !finished_ && starting_ == 0 && in_flight_.empty() && replies_.empty() &&
@@ -213,12 +213,14 @@ void DecodeStream::Advance() {
     const grpc::ByteBuffer* reply = write ? &replies_.front() : nullptr;
     reading_ = reading_ || read;
     writing_ = writing_ || write;
+    write_starting_ = write_starting_ || write;
     ++starting_;
     mutex_.unlock();  // an operation may run its reaction on this thread
     if (read) StartRead(&incoming_);
     if (write) StartWrite(reply);
     mutex_.lock();
     --starting_;
+    if (write) write_starting_ = false;
   }
   const bool finish = CanFinish();
   finished_ = finished_ || finish;

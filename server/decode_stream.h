@@ -83,6 +83,9 @@ class DecodeStream final
   std::deque<grpc::ByteBuffer> replies_ ABSL_GUARDED_BY(mutex_);  // the front one is being written
   bool reading_ ABSL_GUARDED_BY(mutex_) = false;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  // A thread is inside StartWrite. The write may be done before that returns; the next one waits
+  // for the return all the same, so that two threads are never in gRPC's write operation at once.
+  bool write_starting_ ABSL_GUARDED_BY(mutex_) = false;
   bool reads_ended_ ABSL_GUARDED_BY(mutex_) = false;
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
