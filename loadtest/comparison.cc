@@ -21,7 +21,9 @@ double Median(std::span<const double> values) {
 Interval PairedRatio(std::span<const double> numerator, std::span<const double> denominator,
                      std::uint64_t seed) {
   std::vector<double> ratios;
-  for (std::size_t i = 0; i < numerator.size(); ++i) {
+  // A side of which every request failed has fewer blocks, or none.
+  const std::size_t blocks = std::min(numerator.size(), denominator.size());
+  for (std::size_t i = 0; i < blocks; ++i) {
     if (denominator[i] > 0) ratios.push_back(numerator[i] / denominator[i]);
   }
   Interval interval;
