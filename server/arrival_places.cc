@@ -6,12 +6,9 @@ bool ArrivalPlaces::Enter(ArrivalPlace& place, std::int64_t waiting, Clock::Time
   const MutexLock lock(mutex_);
   if (waiting + static_cast<std::int64_t>(held_.size()) >= limit_) LendTheSlow(now);
   if (waiting + static_cast<std::int64_t>(held_.size()) >= limit_) return false;
-  if (spare_.empty()) spare_.push_back(nullptr);
-  held_.splice(held_.end(), spare_, spare_.begin());
-  held_.back() = &place;
   place.held_ = true;
   place.entered_ = now;
-  place.position_ = --held_.end();
+  place.position_ = held_.insert(held_.end(), &place);
   return true;
 }
 
@@ -19,7 +16,7 @@ void ArrivalPlaces::Leave(ArrivalPlace& place) {
   const MutexLock lock(mutex_);
   if (!place.held_) return;
   place.held_ = false;
-  spare_.splice(spare_.end(), held_, place.position_);
+  held_.erase(place.position_);
 }
 
 std::int64_t ArrivalPlaces::held() const {
@@ -30,7 +27,7 @@ std::int64_t ArrivalPlaces::held() const {
 void ArrivalPlaces::LendTheSlow(Clock::TimePoint now) {
   while (!held_.empty() && now - held_.front()->entered_ > kPatience) {
     held_.front()->held_ = false;
-    spare_.splice(spare_.end(), held_, held_.begin());
+    held_.pop_front();
   }
 }
 

@@ -3,6 +3,7 @@
 // pile up in memory.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <list>
 
@@ -47,8 +48,7 @@ class ArrivalPlaces {
 
   const std::int64_t limit_;
   mutable Mutex mutex_;
-  std::list<ArrivalPlace*> held_ ABSL_GUARDED_BY(mutex_);   // oldest first
-  std::list<ArrivalPlace*> spare_ ABSL_GUARDED_BY(mutex_);  // nodes for the next ones
+  std::list<ArrivalPlace*> held_ ABSL_GUARDED_BY(mutex_);  // oldest first
 };
 
 }  // namespace attnd

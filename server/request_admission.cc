@@ -75,10 +75,11 @@ absl::Status Scheduler::Impl::CheckBounds(const AttentionRequest& request, Clock
 
 absl::Status Scheduler::Impl::QueueFull() {
   metrics.RecordRejected(RejectReason::kQueueFull);
-  return WithRetryDelay(ErrorStatus(absl::StatusCode::kResourceExhausted, v1::REASON_QUEUE_FULL, "",
-                                    absl::StrCat("the queue holds ", queue_requests.load(),
-                                                 " requests and ", queue_bytes, " bytes")),
-                        RetryDelay());
+  return WithRetryDelay(
+      ErrorStatus(absl::StatusCode::kResourceExhausted, v1::REASON_QUEUE_FULL, "",
+                  absl::StrCat("the queue holds ", queue_requests.load(), " requests and ",
+                               queue_bytes, " bytes, ", arrivals.held(), " more are on their way")),
+      RetryDelay());
 }
 
 absl::Status Scheduler::Impl::TakePlace(ArrivalPlace& place) {
