@@ -1,9 +1,9 @@
 // The rpcs of attnd.v1.AttentionService, one line each: which call object serves which method.
 //
 // Every method is received raw. Attend, Decode and DecodeStream are parsed by hand, so that tensors
-// are never copied into protobuf strings (attention_call.h, decode_stream.h), and admitted before
-// their message is received; the others are parsed by protobuf after a look at their size
-// (control_call.h).
+// are never copied into protobuf strings (attention_call.h, decode_stream.h); Attend and Decode are
+// admitted before their message is received. The others are parsed by protobuf after a look at
+// their size (control_call.h).
 #pragma once
 
 #include <atomic>

@@ -1,5 +1,6 @@
 // A reactor of gRPC whose reactions run on gRPC's polling threads, instead of being handed to its
-// one executor thread: a switch of threads less for every call. Its reactions must never block.
+// one executor thread: a switch of threads less for every call. Its reactions wait for nothing;
+// only SparePoller lets a thread rest at the end of one, never all of them.
 #pragma once
 
 namespace attnd {
