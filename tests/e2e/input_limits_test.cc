@@ -99,6 +99,9 @@ TEST(InputLimitsTest, AMessageOfTheLimitIsServedAndOneByteMoreIsNot) {
   open->WritesDone();
   EXPECT_TRUE(open->Finish().ok());
   EXPECT_TRUE(local.AwaitIdle());
+  const Exposition page = ParseExposition(local.server->MetricsText());
+  EXPECT_EQ(page.Value("attnd_rejected_total", {{"reason", "message_size"}}), 4)
+      << "three calls and a message of a stream";
 }
 
 v1::GetServerInfoResponse InfoOf(const LocalServer& local) {

@@ -59,5 +59,12 @@ TEST(ComparisonTest, BlocksWithoutADenominatorAreLeftOut) {
   EXPECT_EQ(PairedRatio(std::vector<double>{1}, std::vector<double>{0}, 1).median, 0);
 }
 
+// A side of which every request failed.
+TEST(ComparisonTest, OnlyBlocksThatBothSidesHaveAreCompared) {
+  EXPECT_EQ(PairedRatio(std::vector<double>{1, 6}, {}, 1).median, 0);
+  EXPECT_EQ(PairedRatio({}, std::vector<double>{1, 6}, 1).median, 0);
+  EXPECT_EQ(PairedRatio(std::vector<double>{6, 1, 1}, std::vector<double>{2}, 1).median, 3);
+}
+
 }  // namespace
 }  // namespace attnd::loadtest
