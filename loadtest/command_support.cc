@@ -54,9 +54,15 @@ absl::StatusOr<FloorResult> MeasureFloor(const CommonOptions& common, const Scen
     run.slots = scenario.workers;
     run.warmup = Seconds(seconds / 5);
     run.duration = Seconds(seconds);
+    // However long it takes to connect: the first of each worker is of the warm-up.
+    run.min_requests = std::int64_t{2} * scenario.workers;
     run.timeout = Seconds(common.timeout_seconds);
     run.interrupt = common.interrupt;
     floor.run = Runner(run, *workload, client::SystemTime()).Run();
+  }
+  if (floor.run.ok == 0 && !floor.run.interrupted) {
+    return absl::UnavailableError(
+        absl::StrCat("the echo answered none of ", floor.run.sent, " requests in ", seconds, " s"));
   }
   const EchoProcess::Bytes bytes = (*echo)->Stop();
   floor.request_bytes = bytes.request;

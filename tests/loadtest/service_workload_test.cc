@@ -266,6 +266,15 @@ TEST(ServiceWorkloadTest, AnAbsentServerEndsEveryCommandWithinTenSeconds) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, seconds(10));
 }
 
+// Connecting may take longer than the whole measurement.
+TEST(ServiceWorkloadTest, AFloorHasAnswersHoweverShortItIs) {
+  FakeAttentionServer server;
+  const auto floor = MeasureFloor(Common(server, ""), Parsed("tokens=4,workers=3"), 1e-6);
+  ASSERT_TRUE(floor.ok()) << floor.status();
+  EXPECT_GE(floor->run.ok, 3);
+  EXPECT_GT(floor->run.latency.Percentile(0.5), std::chrono::nanoseconds(0));
+}
+
 TEST(ServiceWorkloadTest, CompareReportsEveryFigureOfAScenario) {
   FakeAttentionServer server;
   const std::string path = TemporaryPath("compare.json");
