@@ -86,7 +86,8 @@ TEST(SequenceCasesTest, CancelAndExpiryReleaseASlotOnce) {
   config.max_sequences = 2;
   LocalServer server(config);
   std::string first;
-  ASSERT_TRUE(Create(server, SmallSequence(milliseconds(200)), first).ok());
+  // Long enough for the step to arrive on a machine that has much else to do.
+  ASSERT_TRUE(Create(server, SmallSequence(milliseconds(2'000)), first).ok());
 
   server.backend.Hold();
   const std::int64_t batches = server.backend.batches();
