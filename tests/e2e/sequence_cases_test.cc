@@ -37,7 +37,8 @@ v1::CreateSequenceRequest SmallSequence(milliseconds lease = milliseconds(0)) {
   request.set_head_dim(4);
   request.set_data_type(v1::DATA_TYPE_FP32);
   if (lease.count() > 0) {
-    request.mutable_lease()->set_nanos(static_cast<int>(lease.count()) * 1'000'000);
+    request.mutable_lease()->set_seconds(lease.count() / 1'000);
+    request.mutable_lease()->set_nanos(static_cast<int>(lease.count() % 1'000) * 1'000'000);
   }
   return request;
 }
