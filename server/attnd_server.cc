@@ -382,7 +382,6 @@ void AttndServer::BeginRetire() { impl_->BeginRetire(); }
 void AttndServer::Stop() {
   std::call_once(impl_->stop_once, [this] { impl_->Stop(); });
 }
-bool AttndServer::DeviceFailed() const { return GetSnapshot().device_fault; }
 Scheduler::Snapshot AttndServer::GetSnapshot() const { return impl_->scheduler->GetSnapshot(); }
 std::int64_t AttndServer::live_calls() const { return impl_->state->live_calls(); }
 std::string AttndServer::MetricsText() const { return impl_->metrics.Expose(); }

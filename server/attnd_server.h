@@ -1,5 +1,5 @@
-// The whole server as one object, for main.cc and for tests in the same process: metrics, backend,
-// scheduler, services, both ports, and the order in which they start and stop.
+// The whole server as one object, for attnd_process.cc and tests in the same process: metrics,
+// backend, scheduler, services, both ports, and the order in which they start and stop.
 #pragma once
 
 #include <functional>
@@ -55,8 +55,6 @@ class AttndServer {
   // Idempotent; a second caller waits for the first.
   void Stop();
 
-  // The device has failed: nothing will be computed any more, only a new process helps.
-  bool DeviceFailed() const;
   Scheduler::Snapshot GetSnapshot() const;
   // Call objects of the attention service that exist, for tests: 0 when no call is open.
   std::int64_t live_calls() const;

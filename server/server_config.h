@@ -73,6 +73,7 @@ struct ServerConfig {
 
   // Lifecycle.
   Milliseconds stall_limit{30'000};  // work in flight and no completion for so long: NOT_SERVING
+  Milliseconds stall_exit{0};        // as long as this: the process ends with exit code 3; 0: never
   Milliseconds lame_duck{1'000};
   Milliseconds stop_limit{20'000};
   Milliseconds retire_limit{600'000};

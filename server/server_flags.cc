@@ -168,6 +168,9 @@ const ServerFlag kFlags[] = {
 
     Time("stall_limit", kLifecycle, &Config::stall_limit, 100, kDay,
          "Work in flight and no completion for so long turns readiness off."),
+    Time("stall_exit", kLifecycle, &Config::stall_exit, 0, kDay,
+         "Work in flight and no completion for so long ends the process with exit code 3, for a "
+         "supervisor to start it again; 0: never."),
     Time("lame_duck", kLifecycle, &Config::lame_duck, 0, 10 * kMinute,
          "How long after SIGTERM new calls are still answered (UNAVAILABLE), so that balancers "
          "notice; a call that comes later, while the port closes, may end CANCELLED."),

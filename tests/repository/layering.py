@@ -27,7 +27,7 @@ FOREIGN_TO_KERNELS = re.compile(r"^(grpc|grpcpp|google|absl|prometheus|spdlog|fm
 
 # server/, top to bottom, by file stem.
 STATIONS = [
-    ("start", ["main"]),
+    ("start", ["main", "attnd_process"]),
     ("assembly", ["attnd_server", "grpc_listener"]),
     ("rpc", ["attention_service", "attention_call", "decode_stream", "sequence_calls", "control_call", "inline_reactor", "service_state", "spare_poller",
              "server_info", "health_service", "reflection_service", "open_streams"]),
