@@ -25,6 +25,8 @@ WITH_NAIVE = ("cpu-naive", "server-naive")
 # What is in them beside the base, uncompressed: comparisons need large libraries, serving does not.
 MOST_BYTES = {"cpu": 150_000_000, "server": 150_000_000}
 GRPC_PORT, ADMIN_PORT = 8001, 8002
+# A captured model's attention, with the answers; a running container has the folder at /mnt, as a volume.
+DATA, CAPTURE = pathlib.Path(__file__).resolve().parents[1] / "data", "/mnt/minilm_l6.safetensors"
 arguments = None
 
 
@@ -42,13 +44,15 @@ def image(target):
 
 
 @contextlib.contextmanager
-def root_of(target):
-    """The image's files, mounted read-only, with a /proc."""
+def root_of(target, volume=None):
+    """The image's files, mounted read-only, with a /proc and, where there is a volume, that folder at /mnt."""
     container = buildah("from", "--pull-never", f"localhost/attnd:{target}")
     where = buildah("mount", container)
     try:
         subprocess.run(["mount", "--bind", where, where], check=True)
         subprocess.run(["mount", "-t", "proc", "proc", f"{where}/proc"], check=True)
+        if volume is not None:
+            subprocess.run(["mount", "--bind", str(volume), f"{where}/mnt"], check=True)
         subprocess.run(["mount", "-o", "remount,ro,bind", where], check=True)
         yield pathlib.Path(where)
     finally:
@@ -70,7 +74,7 @@ def run_in(root, target, *command):
 def running(target, *flags):
     """The server of an image, started by its entry point; yields (root, process, log file)."""
     log = pathlib.Path(arguments.out) / f"{target}-server.log"
-    with root_of(target) as root, open(log, "w", encoding="utf-8") as output:
+    with root_of(target, DATA) as root, open(log, "w", encoding="utf-8") as output:
         process = subprocess.Popen(command_in(root, target, [*image(target)["Entrypoint"], *flags]), stdout=output, stderr=output)
         try:
             deadline = time.monotonic() + 60
@@ -180,6 +184,8 @@ class ServerImage(unittest.TestCase):
         self.assertEqual(target in WITH_NAIVE, any("naive" in row["name"] for row in info["kernels"]), info["kernels"])
         identity = self.told(run_in(root, target, "attnctl", "sequences", "create", "--heads", "8", "--head_dim", "64")).strip()
         self.told(run_in(root, target, "attnctl", "sequences", "get", identity))
+        for algorithm in ("fused", "naive"):
+            self.ask(root, target, algorithm)
         if "loadtest" in arguments.targets:
             with root_of("loadtest") as other:
                 table = self.told(run_in(other, "loadtest", "attnload", "run", "--server", f"127.0.0.1:{GRPC_PORT}", "--duration", "1", "--warmup", "0.2",
@@ -197,6 +203,18 @@ class ServerImage(unittest.TestCase):
         self.assertRegex(text, r"(?m)^attnd_ready 1$")
         if "loadtest" in arguments.targets:
             self.assertRegex(text, r"(?m)^attnd_kernel_launches_total [1-9]")
+
+    def ask(self, root, target, algorithm):
+        """A real problem, its answer compared; without naive's libraries a refusal that says so."""
+        done = run_in(root, target, "attnctl", "--json", "attend", "--input", CAPTURE, "--prefix", "layers.0.", "--algorithm", algorithm,
+                      "--expected", f"{CAPTURE}:layers.0.o", "--tolerance", "0.001")
+        if algorithm == "naive" and target not in WITH_NAIVE:
+            self.assertEqual(1, done.returncode, done.stdout + done.stderr)
+            self.assertIn("UNIMPLEMENTED", done.stdout + done.stderr)
+            return
+        kernels = json.loads(self.told(done))["execution"]["kernels"]
+        self.assertTrue(kernels, target)
+        self.assertEqual([algorithm == "naive"] * len(kernels), ["naive" in name for name in kernels], f"{target}: {kernels}")
 
     def told(self, done):
         self.assertEqual(0, done.returncode, f"{done.args}\n{done.stdout}{done.stderr}")
