@@ -5,8 +5,8 @@
 #   scripts/image_test.sh [--target NAME]... [--bundle DIR] [--keep]
 #     --target NAME  image to build: cpu and loadtest (the default), cpu-naive, server, server-naive. Images with CUDA are built,
 #                    looked at and run on the CPU; with a GPU they need NVIDIA's container toolkit, which this script does without
-#     --bundle DIR   a folder made by scripts/bundle.sh from the same commit, on a Debian with the same updates: programs and libraries
-#                    must be equal to the byte. For images without CUDA: nvcc does not give the same bytes twice
+#     --bundle DIR   a folder made by scripts/bundle.sh from the same commit, on a Debian with the same updates, with CUDA where the
+#                    image has it (scripts/cuda_toolkit.sh --always): programs and libraries must be equal to the byte
 #     --keep         leave the images in build/image-test (several GB) for a look; the base and the compiler's cache stay in any case
 # Needs root, scripts/setup.sh --operate and about 10 GB of disk. The base image is made from a Debian 12 mirror
 # (ATTND_DEBIAN_MIRROR, default http://deb.debian.org/debian; security updates from the same address with -security) and slimmed like

@@ -6,7 +6,17 @@ function(attnd_arch_kernels name architectures)
   add_library(${name} OBJECT ${ARGN})
   set_target_properties(${name} PROPERTIES CUDA_ARCHITECTURES "${architectures}" CUDA_STANDARD 20)
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
-  target_compile_options(${name} PRIVATE -lineinfo --compress-mode=size --Werror=all-warnings)
+  target_compile_options(${name} PRIVATE --compress-mode=size --Werror=all-warnings -objtemp)
+  if(ATTND_CUDA_LINEINFO)
+    target_compile_options(${name} PRIVATE -lineinfo)
+  endif()
+  # The same source gives the same object, wherever and whenever it is compiled (tests/repository/nvcc_reproducible_test.py). By itself
+  # nvcc puts into it a random number and its process id (names of what an unnamed namespace holds, temporary files) and absolute paths.
+  foreach(source IN LISTS ARGN)
+    set(id kernels/${source})
+    set_property(SOURCE ${source} APPEND PROPERTY COMPILE_OPTIONS
+      -frandom-seed=${id} -Xcudafe=--orig_src_path_name=${id} -Xfatbin=--ident=${id})
+  endforeach()
 endfunction()
 
 set(prefill_sm80 "")
@@ -45,7 +55,7 @@ attnd_arch_kernels(kernels_any "75-real;80-real;90"
 foreach(target kernels_sm75 kernels_sm80 kernels_any)
   get_target_property(sources ${target} SOURCES)
   list(FILTER sources INCLUDE REGEX "/decode_|/combine_splits")
-  set_source_files_properties(${sources} PROPERTIES COMPILE_OPTIONS --fmad=false)
+  set_property(SOURCE ${sources} APPEND PROPERTY COMPILE_OPTIONS --fmad=false)
 endforeach()
 
 target_sources(attnd_kernels PRIVATE
