@@ -6,7 +6,6 @@
 
 #include <grpcpp/server_context.h>
 #include <grpcpp/support/byte_buffer.h>
-#include <grpcpp/support/proto_buffer_reader.h>
 #include <grpcpp/support/server_callback.h>
 
 #include <utility>
@@ -17,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/error_status.h"
 #include "server/inline_reactor.h"
+#include "server/message_bytes.h"
 #include "server/service_state.h"
 #include "server/status_conversion.h"
 
@@ -71,7 +71,7 @@ class ControlCall final : public InlineReactor<grpc::ServerUnaryReactor> {
                                           " bytes, the limit is ", kMaxControlMessageBytes)));
     }
     Request request;
-    if (!Parse(wire, request)) {
+    if (!ParseMessage(wire, request)) {
       return End(ErrorStatus(absl::StatusCode::kInvalidArgument, v1::REASON_INVALID_FIELD, "",
                              "the request is not a valid protobuf message"));
     }
@@ -79,18 +79,8 @@ class ControlCall final : public InlineReactor<grpc::ServerUnaryReactor> {
             [this](absl::StatusOr<Response> response) { Reply(std::move(response)); });
   }
 
-  static bool Parse(const grpc::ByteBuffer& wire, Request& request) {
-    if (!wire.Valid()) return true;  // a message of no bytes
-    grpc::ByteBuffer copy(wire);     // of the reference; the reader wants it mutable
-    grpc::ProtoBufferReader reader(&copy);
-    return reader.status().ok() && request.ParseFromZeroCopyStream(&reader);
-  }
-
   void Reply(absl::StatusOr<Response> response) {
-    if (response.ok()) {
-      const grpc::Slice slice(response->SerializeAsString());
-      *reply_ = grpc::ByteBuffer(&slice, 1);
-    }
+    if (response.ok()) *reply_ = SerializeMessage(*response);
     End(response.status());
   }
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "server/message_bytes.h"
 #include "server/mutex.h"
 
 namespace attnd {
@@ -17,6 +18,12 @@ bool IsKnown(const std::string& service) {
   return service.empty() || service == "attnd.v1.AttentionService";
 }
 
+grpc::ByteBuffer Reply(HealthCheckResponse::ServingStatus status) {
+  HealthCheckResponse response;
+  response.set_status(status);
+  return SerializeMessage(response);
+}
+
 HealthCheckResponse::ServingStatus ToProto(HealthState::State state) {
   return state == HealthState::State::kServing ? HealthCheckResponse::SERVING
                                                : HealthCheckResponse::NOT_SERVING;
@@ -24,15 +31,18 @@ HealthCheckResponse::ServingStatus ToProto(HealthState::State state) {
 
 // One Watch. Writes the latest status whenever it differs from the one written last; states that
 // come and go during a write are skipped.
-class WatchCall final : public grpc::ServerWriteReactor<HealthCheckResponse>,
+class WatchCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
                         public EndableStream,
                         public std::enable_shared_from_this<WatchCall> {
  public:
   // Owns itself until gRPC is done with it.
-  static WatchCall* Start(HealthState& state, OpenStreams& streams, bool known) {
+  static WatchCall* Start(HealthState& state, OpenStreams& streams, const grpc::ByteBuffer& wire) {
     std::shared_ptr<WatchCall> call(new WatchCall(state, streams));
     call->self_ = call;
-    if (known) {
+    HealthCheckRequest request;
+    if (const grpc::Status parsed = ParseNameMessage(wire, request); !parsed.ok()) {
+      call->End(parsed);
+    } else if (IsKnown(request.service())) {
       // Weak: a subscription must not keep a call alive that gRPC is done with.
       call->subscription_ =
           state.Subscribe([weak = std::weak_ptr<WatchCall>(call)](HealthState::State now) {
@@ -93,7 +103,7 @@ class WatchCall final : public grpc::ServerWriteReactor<HealthCheckResponse>,
     if (!finished_ && !writing_ && latest_ != written_ && !broken()) {
       writing_ = true;
       written_ = latest_;
-      response_.set_status(latest_);
+      response_ = Reply(latest_);
       ++starting_;
       mutex_.unlock();  // the write may run its reaction on this thread
       StartWrite(&response_);
@@ -116,7 +126,7 @@ class WatchCall final : public grpc::ServerWriteReactor<HealthCheckResponse>,
   OpenStreams& streams_;
   std::shared_ptr<WatchCall> self_;
   int subscription_ = 0;
-  HealthCheckResponse response_;  // of the write in flight
+  grpc::ByteBuffer response_;  // of the write in flight
 
   Mutex mutex_;
   HealthCheckResponse::ServingStatus latest_ ABSL_GUARDED_BY(mutex_) = HealthCheckResponse::UNKNOWN;
@@ -132,23 +142,23 @@ class WatchCall final : public grpc::ServerWriteReactor<HealthCheckResponse>,
 }  // namespace
 
 grpc::ServerUnaryReactor* HealthService::Check(grpc::CallbackServerContext* context,
-                                               const HealthCheckRequest* request,
-                                               HealthCheckResponse* response) {
+                                               const grpc::ByteBuffer* wire,
+                                               grpc::ByteBuffer* response) {
   auto* reactor = context->DefaultReactor();
-  if (IsKnown(request->service())) {
-    response->set_status(ToProto(state_.Get()));
-    reactor->Finish(grpc::Status::OK);
-  } else {
-    reactor->Finish(
-        {grpc::StatusCode::NOT_FOUND, "unknown service '" + request->service() +
-                                          "'; known: '' and 'attnd.v1.AttentionService'"});
+  HealthCheckRequest request;
+  grpc::Status status = ParseNameMessage(*wire, request);
+  if (status.ok() && !IsKnown(request.service())) {
+    status = {grpc::StatusCode::NOT_FOUND, "unknown service '" + request.service() +
+                                               "'; known: '' and 'attnd.v1.AttentionService'"};
   }
+  if (status.ok()) *response = Reply(ToProto(state_.Get()));
+  reactor->Finish(status);
   return reactor;
 }
 
-grpc::ServerWriteReactor<HealthCheckResponse>* HealthService::Watch(
-    grpc::CallbackServerContext*, const HealthCheckRequest* request) {
-  return WatchCall::Start(state_, streams_, IsKnown(request->service()));
+grpc::ServerWriteReactor<grpc::ByteBuffer>* HealthService::Watch(grpc::CallbackServerContext*,
+                                                                 const grpc::ByteBuffer* wire) {
+  return WatchCall::Start(state_, streams_, *wire);
 }
 
 }  // namespace attnd

@@ -3,6 +3,7 @@
 //
 // Known names: "" (the server) and "attnd.v1.AttentionService"; both have the server's state. Check
 // answers NOT_FOUND for others, Watch SERVICE_UNKNOWN (and stays open, as the protocol asks).
+// Requests are received raw and bounded (message_bytes.h).
 #pragma once
 
 #include <cstdint>
@@ -13,18 +14,23 @@
 
 namespace attnd {
 
+namespace rpc {
+using Health = grpc::health::v1::Health;
+using RawHealthService =
+    Health::WithRawCallbackMethod_Check<Health::WithRawCallbackMethod_Watch<Health::Service>>;
+}  // namespace rpc
+
 // Thread-safe. `state` and `streams` outlive the service, and the service every call.
-class HealthService final : public grpc::health::v1::Health::CallbackService {
+class HealthService final : public rpc::RawHealthService {
  public:
   // Open Watch streams register in `streams`, so that the server can end them.
   HealthService(HealthState& state, OpenStreams& streams) : state_(state), streams_(streams) {}
 
   grpc::ServerUnaryReactor* Check(grpc::CallbackServerContext* context,
-                                  const grpc::health::v1::HealthCheckRequest* request,
-                                  grpc::health::v1::HealthCheckResponse* response) override;
-  grpc::ServerWriteReactor<grpc::health::v1::HealthCheckResponse>* Watch(
-      grpc::CallbackServerContext* context,
-      const grpc::health::v1::HealthCheckRequest* request) override;
+                                  const grpc::ByteBuffer* request,
+                                  grpc::ByteBuffer* response) override;
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* Watch(grpc::CallbackServerContext* context,
+                                                    const grpc::ByteBuffer* request) override;
 
  private:
   HealthState& state_;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "server/message_bytes.h"
 #include "server/mutex.h"
 
 namespace attnd {
@@ -55,10 +56,9 @@ void AnswerWithExtensionNumbers(const std::string& type, ServerReflectionRespons
 }
 
 // One stream: reads a question, writes its answer, reads the next one.
-class ReflectionCall final
-    : public grpc::ServerBidiReactor<ServerReflectionRequest, ServerReflectionResponse>,
-      public EndableStream,
-      public std::enable_shared_from_this<ReflectionCall> {
+class ReflectionCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
+                             public EndableStream,
+                             public std::enable_shared_from_this<ReflectionCall> {
  public:
   // Owns itself until gRPC is done with it.
   static ReflectionCall* Start(const std::vector<std::string>& services, OpenStreams& streams) {
@@ -71,8 +71,12 @@ class ReflectionCall final
 
   void OnReadDone(bool ok) override {
     if (!ok) return End(grpc::Status::OK);
+    ServerReflectionRequest request;
+    if (const grpc::Status parsed = ParseNameMessage(request_, request); !parsed.ok()) {
+      return End(parsed);
+    }
     if (!BeginWrite()) return;
-    response_ = Reflect(request_, services_);
+    response_ = SerializeMessage(Reflect(request, services_));
     StartWrite(&response_);
     Started();
   }
@@ -148,8 +152,8 @@ class ReflectionCall final
   const std::vector<std::string>& services_;
   OpenStreams& streams_;
   std::shared_ptr<ReflectionCall> self_;
-  ServerReflectionRequest request_;    // of the read in flight
-  ServerReflectionResponse response_;  // of the write in flight
+  grpc::ByteBuffer request_;   // of the read in flight
+  grpc::ByteBuffer response_;  // of the write in flight
 
   Mutex mutex_;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
@@ -199,7 +203,7 @@ ServerReflectionResponse Reflect(const ServerReflectionRequest& request,
   return response;
 }
 
-grpc::ServerBidiReactor<ServerReflectionRequest, ServerReflectionResponse>*
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>*
 ReflectionService::ServerReflectionInfo(grpc::CallbackServerContext*) {
   return ReflectionCall::Start(services_, streams_);
 }

@@ -11,22 +11,27 @@
 
 namespace attnd {
 
+namespace rpc {
+using Reflection = grpc::reflection::v1alpha::ServerReflection;
+// Requests are received raw and bounded (message_bytes.h).
+using RawReflectionService =
+    Reflection::WithRawCallbackMethod_ServerReflectionInfo<Reflection::Service>;
+}  // namespace rpc
+
 // The answer to one question about the descriptors compiled into this process. Pure.
 grpc::reflection::v1alpha::ServerReflectionResponse Reflect(
     const grpc::reflection::v1alpha::ServerReflectionRequest& request,
     const std::vector<std::string>& services);
 
 // Thread-safe. `streams` outlives the service, and the service every call.
-class ReflectionService final
-    : public grpc::reflection::v1alpha::ServerReflection::CallbackService {
+class ReflectionService final : public rpc::RawReflectionService {
  public:
   // Full names of the services that the server offers. Open calls register in `streams`.
   ReflectionService(std::vector<std::string> services, OpenStreams& streams)
       : services_(std::move(services)), streams_(streams) {}
 
-  grpc::ServerBidiReactor<grpc::reflection::v1alpha::ServerReflectionRequest,
-                          grpc::reflection::v1alpha::ServerReflectionResponse>*
-  ServerReflectionInfo(grpc::CallbackServerContext* context) override;
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* ServerReflectionInfo(
+      grpc::CallbackServerContext* context) override;
 
  private:
   const std::vector<std::string> services_;

@@ -30,7 +30,7 @@ STATIONS = [
     ("start", ["main", "attnd_process"]),
     ("assembly", ["attnd_server", "grpc_listener"]),
     ("rpc", ["attention_service", "attention_call", "decode_stream", "sequence_calls", "control_call", "inline_reactor", "service_state", "spare_poller",
-             "server_info", "health_service", "reflection_service", "open_streams"]),
+             "server_info", "health_service", "message_bytes", "reflection_service", "open_streams"]),
     ("operation", ["admin_server", "http_connection", "http_lobby", "status_page", "status_board", "status_report", "status_history", "status_totals",
                    "connection_acceptor", "open_connections", "watchdog", "quiet_time", "freed_memory", "allocator_settings", "request_log", "library_logs"]),
     ("wire", ["request_validation", "tensor_validation", "option_validation", "sequence_validation", "unknown_fields",

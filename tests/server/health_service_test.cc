@@ -12,6 +12,8 @@
 #include <thread>
 #include <vector>
 
+#include "server/message_bytes.h"
+
 namespace attnd {
 namespace {
 
@@ -77,6 +79,21 @@ TEST_F(HealthServiceTest, CheckFollowsTheState) {
 TEST_F(HealthServiceTest, CheckOfAnUnknownServiceIsNotFound) {
   HealthCheckResponse response;
   EXPECT_EQ(Check("attnd.v1.Other", response).error_code(), grpc::StatusCode::NOT_FOUND);
+}
+
+TEST_F(HealthServiceTest, RequestsOverTheSizeLimitAreRefused) {
+  // A byte of tag and two of length before the name, which takes three times its size in an error.
+  const std::string longest(kMaxNameMessageBytes - 3, '\n');
+  HealthCheckResponse response;
+  EXPECT_EQ(Check(longest, response).error_code(), grpc::StatusCode::NOT_FOUND);
+  const std::string name = longest + "\n";
+  const grpc::Status status = Check(name, response);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(status.error_message(), "HealthCheckRequest: got 2049 bytes, need at most 2048");
+  Watch watch(*stub_, name);
+  EXPECT_EQ(watch.Next(), HealthCheckResponse::UNKNOWN);
+  EXPECT_EQ(watch.reader->Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_TRUE(Check("", response).ok()) << "over the same connection";
 }
 
 TEST_F(HealthServiceTest, WatchTellsTheStateAtOnceAndEveryChange) {

@@ -14,6 +14,7 @@
 
 #include "attnd/v1/attention.pb.h"
 #include "grpc/health/v1/health.pb.h"
+#include "server/message_bytes.h"
 
 namespace attnd {
 namespace {
@@ -114,6 +115,23 @@ TEST_F(ReflectionServiceStreamTest, AnswersInOrderUntilTheClientIsDone) {
   stream->WritesDone();
   EXPECT_FALSE(stream->Read(&response));
   EXPECT_TRUE(stream->Finish().ok());
+}
+
+TEST_F(ReflectionServiceStreamTest, ARequestOverTheSizeLimitEndsTheStream) {
+  grpc::ClientContext context;
+  auto stream = stub_->ServerReflectionInfo(&context);
+  ServerReflectionRequest request;
+  ServerReflectionResponse response;
+  request.set_file_by_filename(std::string(kMaxNameMessageBytes - 3, 'x'));
+  ASSERT_TRUE(stream->Write(request));
+  ASSERT_TRUE(stream->Read(&response));
+  EXPECT_EQ(response.error_response().error_code(), grpc::StatusCode::NOT_FOUND);
+  request.mutable_file_by_filename()->push_back('x');
+  ASSERT_TRUE(stream->Write(request));
+  EXPECT_FALSE(stream->Read(&response));
+  const grpc::Status status = stream->Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(status.error_message(), "ServerReflectionRequest: got 2049 bytes, need at most 2048");
 }
 
 TEST_F(ReflectionServiceStreamTest, TheServerEndsOpenStreamsSoThatShutdownReturns) {
