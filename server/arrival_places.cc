@@ -4,8 +4,10 @@ namespace attnd {
 
 bool ArrivalPlaces::Enter(ArrivalPlace& place, std::int64_t waiting, Clock::TimePoint now) {
   const MutexLock lock(mutex_);
-  if (waiting + static_cast<std::int64_t>(held_.size()) >= limit_) LendTheSlow(now);
-  if (waiting + static_cast<std::int64_t>(held_.size()) >= limit_) return false;
+  if (waiting >= limit_) return false;
+  const auto room = static_cast<std::size_t>(limit_ + kBeyondLimit - waiting);
+  if (held_.size() >= room) LendTheSlow(now);
+  if (held_.size() >= room) return false;
   place.held_ = true;
   place.entered_ = now;
   place.position_ = held_.insert(held_.end(), &place);

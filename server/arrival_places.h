@@ -34,10 +34,15 @@ class ArrivalPlaces {
   // A message that takes longer than this to arrive lends its place to others, so that slow clients
   // cannot keep the queue from the rest. It finds the queue as it is when it has arrived.
   static constexpr Clock::Duration kPatience = std::chrono::seconds(1);
+  // Messages that may be on their way beyond the limit, while the queue itself is not full: some go
+  // to the device at once and never wait. Without them a queue of one place would refuse the second
+  // of two calls that reach an idle server together. The queue refuses those that it cannot hold
+  // when they have arrived.
+  static constexpr std::int64_t kBeyondLimit = 4;
 
   explicit ArrivalPlaces(std::int64_t limit) : limit_(limit) {}
 
-  // False: `waiting` requests of the queue and those that arrive fill it.
+  // False: `waiting` requests fill the queue, or would with those that arrive.
   bool Enter(ArrivalPlace& place, std::int64_t waiting, Clock::TimePoint now);
   // Without a place: nothing happens.
   void Leave(ArrivalPlace& place);

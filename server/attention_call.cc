@@ -48,8 +48,7 @@ AttentionCall::AttentionCall(ServiceState& state, RequestKind kind,
 
 absl::Status AttentionCall::Enter() {
   if (auto status = state_.Admit(*context_); !status.ok()) return status;
-  entered_ = state_.EnterUnary();
-  if (!entered_) return state_.UnaryLimitReached();
+  if (auto status = state_.CheckUnaryLimit(); !status.ok()) return status;
   return state_.scheduler().TakePlace(place_);
 }
 
@@ -67,6 +66,8 @@ void AttentionCall::OnReadDone(bool ok) {
 void AttentionCall::Run(const grpc::ByteBuffer& wire) {
   const auto bytes = static_cast<std::int64_t>(wire.Length());
   state_.metrics().AddTransportBytes(TransportPath::kInBand, Direction::kIn, bytes);
+  if (auto status = state_.EnterUnary(); !status.ok()) return End(std::move(status));
+  entered_ = true;
   if (auto status = state_.CheckMessageBytes(bytes); !status.ok()) return End(std::move(status));
   auto request = ReadRequest(wire);
   if (!request.ok()) return End(request.status());

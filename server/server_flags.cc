@@ -127,8 +127,9 @@ const ServerFlag kFlags[] = {
     Count("max_layers", kCache, &Config::max_layers, 1, 65'536, "Most layers of a sequence."),
 
     Count("max_queue_requests", kScheduling, &Config::max_queue_requests, 1, 10'000'000,
-          "Most requests that wait or whose message is on its way; beyond it requests are refused "
-          "with a delay to retry after, Attend and Decode before their message is received."),
+          "Most requests that wait; beyond it requests are refused with a delay to retry after. An "
+          "Attend or Decode that finds the queue full, or more messages on their way than free "
+          "places and 4, is refused before its message is received."),
     Bytes("max_queue_bytes", kScheduling, &Config::max_queue_bytes, kMiB, 64 * kTiB,
           "Most bytes of waiting requests; at least max_message_bytes."),
     Count("max_batch_sequences", kScheduling, &Config::max_batch_sequences, 1, 1'000'000,
@@ -164,7 +165,7 @@ const ServerFlag kFlags[] = {
     Bytes("max_header_bytes", kTransport, &Config::max_header_bytes, 1024, 1024 * 1024,
           "Largest metadata of a call."),
     Count("max_unary_in_flight", kTransport, &Config::max_unary_in_flight, 0, 10'000'000,
-          "Most Attend and Decode calls in flight; 0: bounded by the queue alone."),
+          "Most Attend and Decode calls whose message has come; 0: bounded by the queue alone."),
 
     Time("stall_limit", kLifecycle, &Config::stall_limit, 100, kDay,
          "Work in flight and no completion for so long turns readiness off."),

@@ -95,11 +95,19 @@ absl::Status ServiceState::Admit(const grpc::ServerContextBase& context) {
   return InvalidField(kTenantHeader, absl::StrCat(count, " headers"), "at most one");
 }
 
-bool ServiceState::EnterUnary() {
+absl::Status ServiceState::CheckUnaryLimit() {
+  const bool full =
+      config_.max_unary_in_flight != 0 && unary_in_flight_ >= config_.max_unary_in_flight;
+  return full ? UnaryLimitReached() : absl::OkStatus();
+}
+
+absl::Status ServiceState::EnterUnary() {
   const std::int64_t in_flight = ++unary_in_flight_;
-  if (config_.max_unary_in_flight == 0 || in_flight <= config_.max_unary_in_flight) return true;
+  if (config_.max_unary_in_flight == 0 || in_flight <= config_.max_unary_in_flight) {
+    return absl::OkStatus();
+  }
   --unary_in_flight_;
-  return false;
+  return UnaryLimitReached();
 }
 
 void ServiceState::LeaveUnary(Clock::Duration duration) {

@@ -49,11 +49,12 @@ class ServiceState {
   // own would let the client choose.
   absl::Status Admit(const grpc::ServerContextBase& context);
 
-  // Concurrent Attend and Decode calls, --max_unary_in_flight of them. False: refuse with
-  // UnaryLimitReached. Every true is followed by one Leave.
-  bool EnterUnary();
+  // Attend and Decode calls that have their message, --max_unary_in_flight of them: so clients that
+  // send none cannot keep others out. Not OK: refuse the call, the refusal is counted. Every OK of
+  // EnterUnary is followed by one LeaveUnary.
+  absl::Status CheckUnaryLimit();
+  absl::Status EnterUnary();
   void LeaveUnary(Clock::Duration duration);
-  absl::Status UnaryLimitReached();
 
   // RESOURCE_EXHAUSTED for a message of more than --max_message_bytes, counted as rejected.
   absl::Status CheckMessageBytes(std::int64_t bytes);
@@ -77,6 +78,8 @@ class ServiceState {
   std::int64_t live_calls() const { return live_calls_; }
 
  private:
+  absl::Status UnaryLimitReached();
+
   friend class LiveCall;
 
   const ServerConfig& config_;

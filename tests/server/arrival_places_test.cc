@@ -3,52 +3,76 @@
 
 #include <gtest/gtest.h>
 
-#include <array>
 #include <chrono>
+#include <cstdint>
+#include <deque>
 
 namespace attnd {
 namespace {
 
 constexpr Clock::TimePoint kStart{std::chrono::hours(1)};
 
+// Calls that enter until one is refused.
+class Crowd {
+ public:
+  explicit Crowd(ArrivalPlaces& places) : places_(places) {}
+  std::int64_t Enter(std::int64_t waiting, Clock::TimePoint now = kStart) {
+    std::int64_t entered = 0;
+    while (places_.Enter(calls_.emplace_back(), waiting, now)) ++entered;
+    return entered;
+  }
+
+ private:
+  ArrivalPlaces& places_;
+  std::deque<ArrivalPlace> calls_;
+};
+
 TEST(ArrivalPlacesTest, ArrivingAndWaitingRequestsShareTheLimit) {
-  ArrivalPlaces places(3);
-  std::array<ArrivalPlace, 4> place;
-  EXPECT_TRUE(places.Enter(place[0], /*waiting=*/0, kStart));
-  EXPECT_TRUE(places.Enter(place[1], /*waiting=*/1, kStart));
-  EXPECT_FALSE(places.Enter(place[2], /*waiting=*/1, kStart));
-  EXPECT_TRUE(places.Enter(place[2], /*waiting=*/0, kStart));
-  EXPECT_FALSE(places.Enter(place[3], /*waiting=*/0, kStart));
-  EXPECT_EQ(places.held(), 3);
+  ArrivalPlaces places(10);
+  Crowd crowd(places);
+  EXPECT_EQ(crowd.Enter(/*waiting=*/7), 3 + ArrivalPlaces::kBeyondLimit);
+  EXPECT_EQ(crowd.Enter(/*waiting=*/5), 2);
+  EXPECT_EQ(crowd.Enter(/*waiting=*/0), 5);
+  EXPECT_EQ(places.held(), 10 + ArrivalPlaces::kBeyondLimit);
+}
+
+// Also where nothing is on its way.
+TEST(ArrivalPlacesTest, AFullQueueRefusesEverybody) {
+  ArrivalPlaces places(2);
+  Crowd crowd(places);
+  EXPECT_EQ(crowd.Enter(/*waiting=*/2), 0);
+  EXPECT_EQ(crowd.Enter(/*waiting=*/3), 0);
+  EXPECT_EQ(crowd.Enter(/*waiting=*/1), 1 + ArrivalPlaces::kBeyondLimit);
 }
 
 TEST(ArrivalPlacesTest, APlaceIsGivenBackOnce) {
   ArrivalPlaces places(1);
   ArrivalPlace first;
-  ArrivalPlace second;
-  places.Leave(second);  // never held
+  ArrivalPlace refused;
+  places.Leave(first);  // never held
   ASSERT_TRUE(places.Enter(first, 0, kStart));
+  Crowd others(places);
+  EXPECT_EQ(others.Enter(0), ArrivalPlaces::kBeyondLimit);
+  EXPECT_FALSE(places.Enter(refused, 0, kStart));
+  places.Leave(refused);  // holds nothing
+  EXPECT_EQ(places.held(), 1 + ArrivalPlaces::kBeyondLimit);
   places.Leave(first);
   places.Leave(first);
-  EXPECT_EQ(places.held(), 0);
-  ASSERT_TRUE(places.Enter(second, 0, kStart));
-  EXPECT_FALSE(places.Enter(first, 0, kStart)) << "the refused one holds nothing";
-  places.Leave(first);
-  EXPECT_EQ(places.held(), 1);
+  EXPECT_EQ(places.held(), ArrivalPlaces::kBeyondLimit);
+  EXPECT_TRUE(places.Enter(refused, 0, kStart));
 }
 
 TEST(ArrivalPlacesTest, SlowMessagesLendTheirPlaceWhenItIsNeeded) {
   ArrivalPlaces places(2);
   ArrivalPlace slow;
-  ArrivalPlace quick;
   ArrivalPlace next;
   ASSERT_TRUE(places.Enter(slow, 0, kStart));
   const auto later = kStart + ArrivalPlaces::kPatience;
-  ASSERT_TRUE(places.Enter(quick, 0, later));
-  EXPECT_FALSE(places.Enter(next, 0, later)) << "not slow yet";
+  Crowd quick(places);
+  EXPECT_EQ(quick.Enter(0, later), 1 + ArrivalPlaces::kBeyondLimit) << "not slow yet";
   EXPECT_TRUE(places.Enter(next, 0, later + std::chrono::milliseconds(1)));
   places.Leave(slow);  // has lent its place: the others keep theirs
-  EXPECT_EQ(places.held(), 2);
+  EXPECT_EQ(places.held(), 2 + ArrivalPlaces::kBeyondLimit);
 }
 
 }  // namespace
