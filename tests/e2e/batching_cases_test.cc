@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "client/attention_client.h"
+#include "tests/support/await.h"
 #include "tests/support/local_server.h"
 #include "tests/support/random_tensors.h"
 #include "tests/support/served_problem.h"
@@ -49,12 +50,7 @@ class Callers {
 };
 
 void AwaitQueued(const LocalServer& server, std::int64_t requests) {
-  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-  while (server.server->GetSnapshot().queue_requests < requests &&
-         std::chrono::steady_clock::now() < limit) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  }
-  ASSERT_GE(server.server->GetSnapshot().queue_requests, requests);
+  ASSERT_TRUE(Await([&] { return server.server->GetSnapshot().queue_requests >= requests; }));
 }
 
 client::ClientOptions NoRetries(const LocalServer& server) {
@@ -154,10 +150,7 @@ TEST(BatchingCasesTest, OneBadRequestSpoilsNobody) {
     return MetricOf(server, "attnd_requests_total{method=\"Attend\",code=\"DEADLINE_EXCEEDED\"}") >
            0;
   };
-  for (int i = 0; i < 1000 && !late_answered(); ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
-  EXPECT_TRUE(late_answered());  // while the device is still busy
+  EXPECT_TRUE(Await(late_answered)) << "while the device is still busy";
   server.backend.Release();
   callers.Join();
 }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "attnd/v1/attention.grpc.pb.h"
+#include "tests/support/await.h"
 #include "tests/support/exposition_parser.h"
 #include "tests/support/raw_connection.h"
 #include "tests/support/server_process.h"
@@ -63,12 +64,7 @@ double Metric(const ServerProcess& server, const std::string& name) {
 }
 
 bool AwaitMetric(const ServerProcess& server, const std::string& name, double value) {
-  const auto give_up = steady_clock::now() + seconds(10);
-  while (Metric(server, name) != value) {
-    if (steady_clock::now() > give_up) return false;
-    std::this_thread::sleep_for(milliseconds(10));
-  }
-  return true;
+  return Await([&] { return Metric(server, name) == value; });
 }
 
 TEST(ConnectionCasesTest, TwoHundredConnectionsOfAFewAllowedDoNotDeafenTheServer) {

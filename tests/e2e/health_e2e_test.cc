@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "grpc/health/v1/health.grpc.pb.h"
+#include "tests/support/await.h"
 #include "tests/support/exposition_parser.h"
 #include "tests/support/local_calls.h"
 #include "tests/support/local_server.h"
@@ -34,6 +35,7 @@ using std::chrono::seconds;
 using std::chrono::steady_clock;
 using testing::Attend;
 using testing::AttendRequestOf;
+using testing::Await;
 using testing::DecodeRequestOf;
 using testing::FloatsOf;
 using testing::LocalServer;
@@ -63,16 +65,6 @@ int ReadyzStatus(const LocalServer& local, std::string* body = nullptr) {
   if (!answer) return 0;
   if (body != nullptr) *body = answer->body;
   return answer->status;
-}
-
-template <typename Condition>
-bool Await(Condition condition, milliseconds limit = seconds(10)) {
-  const auto give_up = steady_clock::now() + limit;
-  while (!condition()) {
-    if (steady_clock::now() > give_up) return false;
-    std::this_thread::sleep_for(milliseconds(2));
-  }
-  return true;
 }
 
 TEST(HealthE2eTest, DoesNotServeBeforeTheSelfTestAndThenAtOnce) {

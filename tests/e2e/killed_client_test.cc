@@ -4,8 +4,8 @@
 #include <chrono>
 #include <csignal>
 #include <string>
-#include <thread>
 
+#include "tests/support/await.h"
 #include "tests/support/child_process.h"
 #include "tests/support/exposition_parser.h"
 #include "tests/support/local_server.h"
@@ -13,19 +13,8 @@
 namespace attnd::testing {
 namespace {
 
-using std::chrono::milliseconds;
 using std::chrono::seconds;
 using std::chrono::steady_clock;
-
-template <typename Condition>
-bool Await(Condition condition) {
-  const auto give_up = steady_clock::now() + seconds(20);
-  while (!condition()) {
-    if (steady_clock::now() > give_up) return false;
-    std::this_thread::sleep_for(milliseconds(1));
-  }
-  return true;
-}
 
 // Eight in turn, where only one sequence may live at a time.
 TEST(KilledClientTest, TheWorkOfAKilledClientStopsAndItsPlacesAreFree) {

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/support/await.h"
 #include "tests/support/exposition_parser.h"
 #include "tests/support/local_server.h"
 #include "tests/support/raw_stream.h"
@@ -25,23 +26,12 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-using std::chrono::steady_clock;
 using ::testing::AnyOf;
 
 using Stream = grpc::ClientReaderWriter<v1::DecodeRequest, v1::DecodeResponse>;
 using Stub = v1::AttentionService::Stub;
 
 constexpr std::int64_t kMiB = std::int64_t{1} << 20;
-
-template <typename Condition>
-bool Await(Condition condition) {
-  const auto give_up = steady_clock::now() + seconds(10);
-  while (!condition()) {
-    if (steady_clock::now() > give_up) return false;
-    std::this_thread::sleep_for(milliseconds(1));
-  }
-  return true;
-}
 
 int NumThreads() {
   const std::filesystem::directory_iterator tasks("/proc/self/task");

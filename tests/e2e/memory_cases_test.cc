@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "attnd/v1/attention.grpc.pb.h"
+#include "tests/support/await.h"
 #include "tests/support/local_server.h"
 #include "tests/support/raw_stream.h"
 #include "tests/support/server_process.h"
@@ -26,7 +27,6 @@
 namespace attnd::testing {
 namespace {
 
-using std::chrono::milliseconds;
 using std::chrono::seconds;
 using std::chrono::steady_clock;
 
@@ -71,16 +71,6 @@ ThreadCounts Threads(const ServerProcess& server) {
     ++(name == "attnd" ? counts.own : counts.grpc);
   }
   return counts;
-}
-
-template <typename Condition>
-bool Await(Condition condition) {
-  const auto give_up = steady_clock::now() + seconds(20);
-  while (!condition()) {
-    if (steady_clock::now() > give_up) return false;
-    std::this_thread::sleep_for(milliseconds(10));
-  }
-  return true;
 }
 
 v1::GetServerInfoResponse InfoOf(Stub& stub) {

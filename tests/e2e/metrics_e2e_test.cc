@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "server/metrics.h"
+#include "tests/support/await.h"
 #include "tests/support/exposition_parser.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/local_server.h"
@@ -30,6 +31,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using std::chrono::steady_clock;
 using testing::AttendRequestOf;
+using testing::Await;
 using testing::DecodeRequestOf;
 using testing::Exposition;
 using testing::LocalServer;
@@ -50,16 +52,6 @@ Exposition Scrape(const AttndServer& server) {
 
 double RequestsWith(const Exposition& page, const char* method, const char* code) {
   return page.Value("attnd_requests_total", {{"method", method}, {"code", code}}).value_or(-1);
-}
-
-template <typename Condition>
-bool Await(Condition condition, milliseconds limit = seconds(10)) {
-  const auto give_up = steady_clock::now() + limit;
-  while (!condition()) {
-    if (steady_clock::now() > give_up) return false;
-    std::this_thread::sleep_for(milliseconds(2));
-  }
-  return true;
 }
 
 // An Attend call on a thread of its own.

@@ -3,12 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <functional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "client/attention_client.h"
+#include "tests/support/await.h"
 #include "tests/support/local_server.h"
 
 namespace attnd::testing {
@@ -19,15 +19,6 @@ using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::FloatEq;
 using ::testing::SizeIs;
-
-bool Eventually(const std::function<bool()>& condition) {
-  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > limit) return false;
-    std::this_thread::sleep_for(milliseconds(5));
-  }
-  return true;
-}
 
 v1::CreateSequenceRequest SmallSequence(milliseconds lease = milliseconds(0)) {
   v1::CreateSequenceRequest request;
@@ -103,7 +94,7 @@ TEST(SequenceCasesTest, CancelAndExpiryReleaseASlotOnce) {
   context.TryCancel();
   step.join();
   server.backend.Release();
-  ASSERT_TRUE(Eventually([&] { return LiveSequences(server) == 0; }));
+  ASSERT_TRUE(Await([&] { return LiveSequences(server) == 0; }));
 
   std::string second;
   std::string third;
@@ -171,7 +162,7 @@ TEST(SequenceCasesTest, IdleSequencesEndAndActiveOnesStay) {
     ASSERT_TRUE(Create(server, SmallSequence(milliseconds(300)), id).ok());
   }
   std::int64_t position = 0;
-  EXPECT_TRUE(Eventually([&] {
+  EXPECT_TRUE(Await([&] {
     EXPECT_TRUE(Step(server, active, position++, 1).status.ok());
     return LiveSequences(server) == 1;
   }));
@@ -191,7 +182,7 @@ TEST(SequenceCasesTest, UnknownEndedAndForeignIdsSayWhy) {
   std::string deleted;
   ASSERT_TRUE(Create(server, SmallSequence(), deleted).ok());
   ASSERT_TRUE(Delete(server, deleted).ok());
-  ASSERT_TRUE(Eventually([&] { return LiveSequences(server) == 0; }));
+  ASSERT_TRUE(Await([&] { return LiveSequences(server) == 0; }));
   std::string unknown = deleted;
   for (int i = 8; i < 24; ++i) unknown[i] = static_cast<char>(unknown[i] + 1 + i);
   std::string restarted = unknown;

@@ -3,13 +3,12 @@
 #include <grpcpp/create_channel.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "server/arrival_places.h"
+#include "tests/support/await.h"
 #include "tests/support/exposition_parser.h"
 #include "tests/support/local_calls.h"
 #include "tests/support/local_server.h"
@@ -30,11 +29,7 @@ ServerConfig OnePlace() {
 
 // Until the server holds so many calls.
 bool AwaitCalls(const LocalServer& local, std::int64_t calls) {
-  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(5);
-  while (local.server->live_calls() != calls && std::chrono::steady_clock::now() < limit) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  return local.server->live_calls() == calls;
+  return Await([&] { return local.server->live_calls() == calls; });
 }
 
 TEST(UnreadCallsTest, ACallWithoutAPlaceIsRefusedBeforeItsMessage) {

@@ -14,25 +14,17 @@
 
 #include "server/logging.h"
 #include "server/mutex.h"
+#include "tests/support/await.h"
 #include "tests/support/raw_connection.h"
 
 namespace attnd {
 namespace {
 
+using testing::Await;
 using testing::RawConnection;
 
 constexpr int kSoon = 10'000;  // milliseconds that nothing here takes
 constexpr int kNotAtAll = 100;
-
-template <typename Condition>
-bool Await(Condition condition) {
-  const auto give_up = std::chrono::steady_clock::now() + std::chrono::milliseconds(kSoon);
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > give_up) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  return true;
-}
 
 // Keeps what it is handed.
 class Keeper {

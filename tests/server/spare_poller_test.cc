@@ -6,14 +6,16 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <functional>
 #include <thread>
+
+#include "tests/support/await.h"
 
 namespace attnd {
 namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
+using testing::Await;
 
 SparePoller::Load NothingFree() { return {0, 1e9, 2}; }
 
@@ -48,12 +50,6 @@ class TwoPollers {
   std::atomic<std::int64_t> reactions_{0}, longest_ms_{0};
   std::thread threads_[2];
 };
-
-bool Await(const std::function<bool()>& condition) {
-  const auto end = steady_clock::now() + std::chrono::seconds(10);
-  while (!condition() && steady_clock::now() < end) std::this_thread::yield();
-  return condition();
-}
 
 TEST(SparePollerTest, OfTwoThreadsThatMeetOneRestsAndOneGoesOn) {
   SparePoller spare(2, NothingFree);

@@ -6,10 +6,10 @@
 
 #include <chrono>
 #include <cstring>
-#include <thread>
 #include <utility>
 
 #include "attnd/v1/rpc_status.pb.h"
+#include "tests/support/await.h"
 #include "tests/support/test_device.h"
 
 namespace attnd::testing {
@@ -79,16 +79,11 @@ std::string LocalServer::CreateSequence(const std::string& tenant) {
 }
 
 bool LocalServer::AwaitIdle() const {
-  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-  while (std::chrono::steady_clock::now() < limit) {
+  return Await([this] {
     const auto snapshot = server->GetSnapshot();
-    if (server->live_calls() == 0 && snapshot.queue_requests == 0 &&
-        snapshot.running_requests == 0) {
-      return true;
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  }
-  return false;
+    return server->live_calls() == 0 && snapshot.queue_requests == 0 &&
+           snapshot.running_requests == 0;
+  });
 }
 
 v1::DecodeRequest DecodeRequestOf(const std::string& sequence_id, std::int64_t position,

@@ -29,7 +29,7 @@ struct LocalServer {
 
   // A sequence of one layer, FP32, 2 heads of 4. Its id.
   std::string CreateSequence(const std::string& tenant = "");
-  // Blocks until no call object exists and nothing waits or runs; false after 10 seconds.
+  // Blocks until no call object exists and nothing waits or runs; false after 20 seconds.
   bool AwaitIdle() const;
 };
 
