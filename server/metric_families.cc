@@ -147,10 +147,6 @@ const char* TypeName(Type type) {
 
 std::span<const MetricFamilyInfo> MetricFamilies() { return kFamilies; }
 
-const MetricFamilyInfo& MetricFamilyOf(MetricId id) {
-  return kFamilies[static_cast<std::size_t>(id)];
-}
-
 std::string MetricFamiliesAsMarkdown() {
   std::string page =
       "# Metrics\n"

@@ -65,7 +65,6 @@ struct MetricFamilyInfo {
 };
 
 std::span<const MetricFamilyInfo> MetricFamilies();
-const MetricFamilyInfo& MetricFamilyOf(MetricId id);
 
 // The text of docs/metrics.md.
 std::string MetricFamiliesAsMarkdown();

@@ -101,13 +101,6 @@ bool WireReader::ReadLittleEndian(int num_bytes, std::uint64_t& value) {
   return true;
 }
 
-bool WireReader::ReadFixed32(std::uint32_t& value) {
-  std::uint64_t wide = 0;
-  const bool ok = ReadLittleEndian(4, wide);
-  value = static_cast<std::uint32_t>(wide);
-  return ok;
-}
-
 bool WireReader::ReadFixed64(std::uint64_t& value) { return ReadLittleEndian(8, value); }
 
 bool WireReader::ReadSize(std::size_t& size) {

@@ -62,7 +62,6 @@ class WireReader {
   // False at field number 0 and at wire types that do not exist.
   bool ReadTag(WireTag& tag);
   bool ReadVarint(std::uint64_t& value);
-  bool ReadFixed32(std::uint32_t& value);
   bool ReadFixed64(std::uint64_t& value);
   // Reads a length and hands out that many bytes as a cursor of its own; this one moves past them.
   bool ReadBytes(WireReader& content);

@@ -17,6 +17,7 @@ namespace {
 // hundred MiB of it are ours), small enough for a small machine.
 constexpr std::int64_t kReadBufferBytes = std::int64_t{512} << 20;
 constexpr std::int64_t kReadChunkBytes = std::int64_t{1} << 20;
+static_assert(kReadChunkBytes % kReadBlockBytes == 0);
 
 double SecondsSince(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
