@@ -56,27 +56,8 @@ BenchProblem::BenchProblem(const BenchCase& bench_case) : case_(bench_case) {
   o_ = Allocate(queries * q_row * element);
   Fill(q_.get(), type, queries * q_row, 1);
 
-  PageLayout& layout = params_.page_layout;
-  layout.data_type = type;
-  layout.page_tokens = std::max(1, case_.page_tokens);
-  layout.num_kv_heads = case_.num_kv_heads;
-  layout.head_dim = case_.head_dim;
-  layout.padded_head_dim = PaddedHeadDim(case_.head_dim);
-  const int pages = (case_.kv_length + layout.page_tokens - 1) / layout.page_tokens;
-  if (case_.page_tokens > 0) {
-    params_.pool_bytes = layout.page_bytes() * pages * case_.num_sequences;
-    pool_ = Allocate(params_.pool_bytes);
-    params_.pool = pool_.get();
-    Fill(pool_.get(), type, params_.pool_bytes / element, 2);
-    page_table_.resize(static_cast<std::size_t>(pages) * case_.num_sequences);
-    std::iota(page_table_.begin(), page_table_.end(), 0U);
-    if (!case_.ascending_pages) {
-      std::shuffle(page_table_.begin(), page_table_.end(), std::mt19937(3));
-    }
-    for (std::uint32_t& page : page_table_) {
-      page = static_cast<std::uint32_t>(page * layout.page_bytes() / kPageUnitBytes);
-    }
-  } else {
+  const int pages = MakePages();
+  if (case_.page_tokens == 0) {
     k_ = Allocate(keys * kv_row * element);
     v_ = Allocate(keys * kv_row * element);
     Fill(k_.get(), type, keys * kv_row, 4);
@@ -111,6 +92,30 @@ BenchProblem::BenchProblem(const BenchCase& bench_case) : case_(bench_case) {
   params_.head_dim = case_.head_dim;
   params_.sequences = sequences_.data();
   params_.num_sequences = case_.num_sequences;
+}
+
+int BenchProblem::MakePages() {
+  PageLayout& layout = params_.page_layout;
+  layout.data_type = case_.data_type;
+  layout.page_tokens = std::max(1, case_.page_tokens);
+  layout.num_kv_heads = case_.num_kv_heads;
+  layout.head_dim = case_.head_dim;
+  layout.padded_head_dim = PaddedHeadDim(case_.head_dim);
+  const int pages = (case_.kv_length + layout.page_tokens - 1) / layout.page_tokens;
+  if (case_.page_tokens == 0) return pages;
+  params_.pool_bytes = layout.page_bytes() * pages * case_.num_sequences;
+  pool_ = Allocate(params_.pool_bytes);
+  params_.pool = pool_.get();
+  Fill(pool_.get(), case_.data_type, params_.pool_bytes / ElementBytes(case_.data_type), 2);
+  page_table_.resize(static_cast<std::size_t>(pages) * case_.num_sequences);
+  std::iota(page_table_.begin(), page_table_.end(), 0U);
+  if (!case_.ascending_pages) {
+    std::shuffle(page_table_.begin(), page_table_.end(), std::mt19937(3));
+  }
+  for (std::uint32_t& page : page_table_) {
+    page = static_cast<std::uint32_t>(page * layout.page_bytes() / kPageUnitBytes);
+  }
+  return pages;
 }
 
 double BenchProblem::Error() const {

@@ -29,6 +29,8 @@ class BenchProblem {
   };
   using Buffer = std::unique_ptr<std::byte[], FreeAligned>;
   static Buffer Allocate(std::int64_t bytes);
+  // The page layout, and where the case has pages the pool with the tables. Pages a sequence.
+  int MakePages();
 
   BenchCase case_;
   Buffer q_, k_, v_, pool_, o_;

@@ -135,6 +135,15 @@ std::regex Filter(const std::string& text) {
   }
 }
 
+std::vector<BenchCase> CasesOf(const Options& options) {
+  const std::regex filter = Filter(options.filter);
+  std::vector<BenchCase> cases;
+  for (const BenchCase& bench_case : AllCases()) {
+    if (std::regex_search(bench_case.Name(), filter)) cases.push_back(bench_case);
+  }
+  return cases;
+}
+
 int Main(int argc, char** argv) {
   Options options;
   CLI::App app("Times attnd's kernels. Every result is checked first.", "attnbench");
@@ -170,11 +179,7 @@ int Main(int argc, char** argv) {
     std::fprintf(stderr, "attnbench: this machine does not have %s\n", options.cpu_target.c_str());
     return 2;
   }
-  const std::regex filter = Filter(options.filter);
-  std::vector<BenchCase> cases;
-  for (const BenchCase& bench_case : AllCases()) {
-    if (std::regex_search(bench_case.Name(), filter)) cases.push_back(bench_case);
-  }
+  const std::vector<BenchCase> cases = CasesOf(options);
   if (options.list) {
     for (const BenchCase& bench_case : cases) std::printf("%s\n", bench_case.Name().c_str());
     return 0;

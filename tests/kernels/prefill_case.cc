@@ -39,9 +39,23 @@ struct PrefillCase::Tensors {
 };
 
 PrefillCase::PrefillCase(const CaseSpec& spec) : spec_(spec) {
-  const int element = ElementBytes(spec.type);
   std::mt19937 random(spec.seed);
-  std::uniform_real_distribution<float> uniform(-1, 1);
+  std::vector<std::uint32_t> free_pages = MakePool(random);
+  for (const SequenceSpec& sequence : spec.sequences) AddSequence(sequence, free_pages, random);
+  params_.data_type = params_.kv_data_type = spec.type;
+  params_.num_heads = spec.num_heads;
+  params_.num_kv_heads = spec.num_kv_heads;
+  params_.head_dim = spec.head_dim;
+  params_.partial = spec.partial;
+  params_.sequences = sequences_.data();
+  params_.num_sequences = static_cast<int>(sequences_.size());
+  params_.pool = pool_.data();
+  params_.pool_bytes = static_cast<std::int64_t>(pool_.size());
+  Fill(random);
+}
+
+std::vector<std::uint32_t> PrefillCase::MakePool(std::mt19937& random) {
+  const CaseSpec& spec = spec_;
   PageLayout& layout = params_.page_layout;
   layout.data_type = spec.type;
   layout.page_tokens = std::max(1, spec.page_tokens);
@@ -58,89 +72,93 @@ PrefillCase::PrefillCase(const CaseSpec& spec) : spec_(spec) {
   std::shuffle(free_pages.begin(), free_pages.end(), random);
   if (spec.page_tokens > 0) {
     pool_.resize(num_pages * layout.page_bytes());
-    for (std::size_t i = 0; i < pool_.size() / element; ++i) {
+    for (std::size_t i = 0; i < pool_.size() / ElementBytes(spec.type); ++i) {
       StoreElement(pool_.data(), spec.type, static_cast<std::int64_t>(i), kNan);
     }
   }
+  return free_pages;
+}
 
-  for (const SequenceSpec& s : spec.sequences) {
-    auto t = std::make_shared<Tensors>();
-    AttentionSequence a;
-    const std::int64_t row = spec.head_dim + kGap;
-    a.q_head_stride = a.o_head_stride = row;
-    a.q_token_stride = a.o_token_stride = row * spec.num_heads;
-    a.kv.k_head_stride = a.kv.v_head_stride = row;
-    a.kv.k_token_stride = a.kv.v_token_stride = row * spec.num_kv_heads;
-    t->q.resize(std::max<std::int64_t>(1, s.query_length * a.q_token_stride) * element);
-    t->o.resize(std::max<std::int64_t>(1, s.query_length * a.o_token_stride) * 4);
-    t->lse.resize(static_cast<std::size_t>(s.query_length) * spec.num_heads + 1);
-    a.q = t->q.data();
-    a.o = t->o.data();
-    a.lse = t->lse.data();
-    if (spec.page_tokens > 0) {
-      const int pages = (s.kv_length + layout.page_tokens - 1) / layout.page_tokens;
-      for (int page = 0; page < pages; ++page) {
-        t->page_table.push_back(
-            static_cast<std::uint32_t>(free_pages.back() * layout.page_bytes() / kPageUnitBytes));
-        free_pages.pop_back();
-      }
-      t->page_table.push_back(kInvalidPage);
-      a.kv.page_table = t->page_table.data();
-    } else {
-      const std::int64_t bytes =
-          std::max<std::int64_t>(1, s.kv_length * a.kv.k_token_stride) * element;
-      t->k.resize(bytes);
-      t->v.resize(bytes);
-      a.kv.k = t->k.data();
-      a.kv.v = t->v.data();
+void PrefillCase::AddSequence(const SequenceSpec& spec, std::vector<std::uint32_t>& free_pages,
+                              std::mt19937& random) {
+  const int element = ElementBytes(spec_.type);
+  auto t = std::make_shared<Tensors>();
+  AttentionSequence a;
+  const std::int64_t row = spec_.head_dim + kGap;
+  a.q_head_stride = a.o_head_stride = row;
+  a.q_token_stride = a.o_token_stride = row * spec_.num_heads;
+  a.kv.k_head_stride = a.kv.v_head_stride = row;
+  a.kv.k_token_stride = a.kv.v_token_stride = row * spec_.num_kv_heads;
+  t->q.resize(std::max<std::int64_t>(1, spec.query_length * a.q_token_stride) * element);
+  t->o.resize(std::max<std::int64_t>(1, spec.query_length * a.o_token_stride) * 4);
+  t->lse.resize(static_cast<std::size_t>(spec.query_length) * spec_.num_heads + 1);
+  a.q = t->q.data();
+  a.o = t->o.data();
+  a.lse = t->lse.data();
+  if (spec_.page_tokens > 0) {
+    const PageLayout& layout = params_.page_layout;
+    const int pages = (spec.kv_length + layout.page_tokens - 1) / layout.page_tokens;
+    for (int page = 0; page < pages; ++page) {
+      t->page_table.push_back(
+          static_cast<std::uint32_t>(free_pages.back() * layout.page_bytes() / kPageUnitBytes));
+      free_pages.pop_back();
     }
-    a.query_length = s.query_length;
-    a.kv_length = s.kv_length;
-    a.key_position = s.key_position;
-    a.query_position = s.query_position.value_or(s.key_position + s.kv_length - s.query_length);
-    a.causal = s.causal;
-    a.window_left = s.window_left;
-    a.window_right = s.window_right;
-    a.softmax_scale = s.scale.value_or(1.0F / std::sqrt(static_cast<float>(spec.head_dim)));
-    a.logits_soft_cap = s.soft_cap;
-    for (int head = 0; head < spec.num_heads; ++head) {
-      t->slopes.push_back(std::exp2(-1.0F - static_cast<float>(head)));
-      t->sinks.push_back(uniform(random) * 2);
-    }
-    if (s.alibi) a.alibi_slopes = t->slopes.data();
-    if (s.sinks) a.sink_logits = t->sinks.data();
-    if (s.bias) {
-      a.bias_row_stride = s.kv_length + 5;
-      a.bias_head_stride = a.bias_row_stride * s.query_length;
-      t->bias.resize(spec.num_heads * a.bias_head_stride);
-      for (float& value : t->bias) value = uniform(random) * 2;
-      a.bias = t->bias.data();
-    }
-    tensors_.push_back(t);
-    sequences_.push_back(a);
+    t->page_table.push_back(kInvalidPage);
+    a.kv.page_table = t->page_table.data();
+  } else {
+    const std::int64_t bytes =
+        std::max<std::int64_t>(1, spec.kv_length * a.kv.k_token_stride) * element;
+    t->k.resize(bytes);
+    t->v.resize(bytes);
+    a.kv.k = t->k.data();
+    a.kv.v = t->v.data();
   }
+  SetOptions(spec, *t, a, random);
+  tensors_.push_back(t);
+  sequences_.push_back(a);
+}
 
-  params_.data_type = params_.kv_data_type = spec.type;
-  params_.num_heads = spec.num_heads;
-  params_.num_kv_heads = spec.num_kv_heads;
-  params_.head_dim = spec.head_dim;
-  params_.partial = spec.partial;
-  params_.sequences = sequences_.data();
-  params_.num_sequences = static_cast<int>(sequences_.size());
-  params_.pool = pool_.data();
-  params_.pool_bytes = static_cast<std::int64_t>(pool_.size());
-  for (std::size_t i = 0; i < spec.sequences.size(); ++i) {
+void PrefillCase::SetOptions(const SequenceSpec& spec, Tensors& tensors, AttentionSequence& a,
+                             std::mt19937& random) const {
+  std::uniform_real_distribution<float> uniform(-1, 1);
+  a.query_length = spec.query_length;
+  a.kv_length = spec.kv_length;
+  a.key_position = spec.key_position;
+  a.query_position =
+      spec.query_position.value_or(spec.key_position + spec.kv_length - spec.query_length);
+  a.causal = spec.causal;
+  a.window_left = spec.window_left;
+  a.window_right = spec.window_right;
+  a.softmax_scale = spec.scale.value_or(1.0F / std::sqrt(static_cast<float>(spec_.head_dim)));
+  a.logits_soft_cap = spec.soft_cap;
+  for (int head = 0; head < spec_.num_heads; ++head) {
+    tensors.slopes.push_back(std::exp2(-1.0F - static_cast<float>(head)));
+    tensors.sinks.push_back(uniform(random) * 2);
+  }
+  if (spec.alibi) a.alibi_slopes = tensors.slopes.data();
+  if (spec.sinks) a.sink_logits = tensors.sinks.data();
+  if (!spec.bias) return;
+  a.bias_row_stride = spec.kv_length + 5;
+  a.bias_head_stride = a.bias_row_stride * spec.query_length;
+  tensors.bias.resize(spec_.num_heads * a.bias_head_stride);
+  for (float& value : tensors.bias) value = uniform(random) * 2;
+  a.bias = tensors.bias.data();
+}
+
+void PrefillCase::Fill(std::mt19937& random) {
+  std::uniform_real_distribution<float> uniform(-1, 1);
+  for (std::size_t i = 0; i < spec_.sequences.size(); ++i) {
     const auto sequence = static_cast<int>(i);
-    const SequenceSpec& s = spec.sequences[i];
-    for (int dim = 0; dim < spec.head_dim; ++dim) {
+    const SequenceSpec& s = spec_.sequences[i];
+    for (int dim = 0; dim < spec_.head_dim; ++dim) {
       for (int token = 0; token < s.query_length; ++token) {
-        for (int head = 0; head < spec.num_heads; ++head) {
-          SetQ(sequence, token, head, dim, uniform(random) * spec.amplitude);
+        for (int head = 0; head < spec_.num_heads; ++head) {
+          SetQ(sequence, token, head, dim, uniform(random) * spec_.amplitude);
         }
       }
       for (int key = 0; key < s.kv_length; ++key) {
-        for (int head = 0; head < spec.num_kv_heads; ++head) {
-          SetK(sequence, key, head, dim, uniform(random) * spec.amplitude);
+        for (int head = 0; head < spec_.num_kv_heads; ++head) {
+          SetK(sequence, key, head, dim, uniform(random) * spec_.amplitude);
           SetV(sequence, key, head, dim, uniform(random));
         }
       }

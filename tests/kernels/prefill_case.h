@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <random>
 #include <vector>
 
 #include "kernels/attention_kernels.h"
@@ -71,6 +72,13 @@ class PrefillCase {
 
  private:
   struct Tensors;
+  // The free pages, in random order.
+  std::vector<std::uint32_t> MakePool(std::mt19937& random);
+  void AddSequence(const SequenceSpec& spec, std::vector<std::uint32_t>& free_pages,
+                   std::mt19937& random);
+  void SetOptions(const SequenceSpec& spec, Tensors& tensors, AttentionSequence& sequence,
+                  std::mt19937& random) const;
+  void Fill(std::mt19937& random);
   // single: dot products in FP32.
   std::vector<double> Scores(int sequence, int token, int head, bool single) const;
 
