@@ -8,6 +8,7 @@
 
 #include "client/file_bytes.h"
 #include "nlohmann/json.hpp"
+#include "tests/support/await.h"
 #include "tests/support/exposition_parser.h"
 #include "tests/support/local_server.h"
 #include "tests/support/run_program.h"
@@ -80,8 +81,9 @@ TEST(AttnloadCasesTest, AServerThatIsKilledEndsTheRunWithItsFailuresCounted) {
   ASSERT_TRUE(address.has_value()) << server.log();
   const std::string report = TemporaryPath("killed.json");
   steady_clock::time_point killed;
-  std::thread killer([&server, &killed] {
-    std::this_thread::sleep_for(std::chrono::seconds(1));
+  const double idle_seconds = server.cpu_seconds();
+  std::thread killer([&] {  // hundreds of answers later, however slowly attnload starts
+    EXPECT_TRUE(Await([&] { return server.cpu_seconds() > idle_seconds + 0.3; }));
     server.Signal(SIGKILL);
     killed = steady_clock::now();
   });

@@ -3,6 +3,7 @@
 #include <grpcpp/create_channel.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <memory>
 #include <string>
 #include <vector>
@@ -132,6 +133,19 @@ TEST(UnreadCallsTest, CallsWithoutAMessageDoNotFillTheLimitOfUnaryCalls) {
   ASSERT_TRUE(AwaitCalls(local, 1));
   const grpc::Status status = Attend(local, AttendRequestOf(3, 5, 1));
   EXPECT_TRUE(status.ok()) << status.error_message();
+}
+
+TEST(UnreadCallsTest, ACallWithoutAMessageEndsWithTheServer) {
+  const LocalServer local;
+  RawStream silent(Connect(local), "Decode");
+  ASSERT_TRUE(AwaitCalls(local, 1));
+  const auto begin = std::chrono::steady_clock::now();
+  local.server->Stop();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5))
+      << "of 20 that a stop may take";
+  EXPECT_FALSE(silent.Read());
+  EXPECT_FALSE(silent.Finish().ok());
+  EXPECT_EQ(local.server->live_calls(), 0);
 }
 
 }  // namespace
