@@ -55,10 +55,7 @@ grpc::Status Call(Stub& stub, bool wait_for_connection = false) {
 
 // The admin port answers, whatever the gRPC port suffers.
 double Metric(const ServerProcess& server, const std::string& name) {
-  const std::string marker = " admin=";
-  const std::size_t begin = server.log().find(marker) + marker.size();
-  const std::string admin = server.log().substr(begin, server.log().find(' ', begin) - begin);
-  const auto page = httplib::Client("http://" + admin).Get("/metrics");
+  const auto page = httplib::Client("http://" + server.admin_address()).Get("/metrics");
   EXPECT_TRUE(page);
   return page ? ParseExposition(page->body).Sum(name) : -1;
 }

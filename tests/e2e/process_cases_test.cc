@@ -136,13 +136,6 @@ struct IdleStream {
   std::unique_ptr<Stream> stream;
 };
 
-// As logged by a server that serves.
-std::string AdminOf(const ServerProcess& server) {
-  const std::string marker = " admin=";
-  const std::size_t begin = server.log().find(marker) + marker.size();
-  return server.log().substr(begin, server.log().find(' ', begin) - begin);
-}
-
 double Metric(const std::string& admin, const std::string& name) {
   const auto page = httplib::Client("http://" + admin).Get("/metrics");
   EXPECT_TRUE(page);
@@ -169,7 +162,7 @@ TEST(ProcessCasesTest, SigtermFinishesWhatWasAdmittedAndRefusesTheRest) {
   ServerProcess server(kAttnd, {"--lame_duck=300ms", "--stop_limit=60s"});
   const auto address = server.AwaitServing();
   ASSERT_TRUE(address) << server.log();
-  const std::string admin = AdminOf(server);
+  const std::string admin = server.admin_address();
   const IdleStream idle(*address);
   grpc::ClientContext watch_context;
   const auto health = grpc::health::v1::Health::NewStub(Connect(*address));
@@ -227,7 +220,7 @@ TEST(ProcessCasesTest, SigtermEndsWithinTheLimitThoughAClientHasStoppedReading) 
   ServerProcess server(kAttnd, {"--lame_duck=0", "--stop_limit=4s"});
   const auto address = server.AwaitServing();
   ASSERT_TRUE(address) << server.log();
-  const std::string admin = AdminOf(server);
+  const std::string admin = server.admin_address();
   TcpRelay relay(std::stoi(address->substr(address->rfind(':') + 1)));
   const auto stub = StubOf(relay.address());
   relay.HoldAnswersAfter(1 << 20);  // enough for what goes back while the request comes

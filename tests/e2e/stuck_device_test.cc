@@ -8,7 +8,6 @@
 
 #include <chrono>
 #include <csignal>
-#include <functional>
 #include <future>
 #include <memory>
 #include <string>
@@ -17,6 +16,7 @@
 
 #include "attnd/v1/attention.grpc.pb.h"
 #include "grpc/health/v1/health.grpc.pb.h"
+#include "tests/support/await.h"
 #include "tests/support/exposition_parser.h"
 #include "tests/support/local_calls.h"
 #include "tests/support/local_server.h"
@@ -41,24 +41,13 @@ struct Answer {
   steady_clock::time_point came;
 };
 
-bool Await(const std::function<bool()>& holds, seconds limit) {
-  const auto end = steady_clock::now() + limit;
-  while (!holds()) {
-    if (steady_clock::now() > end) return false;
-    std::this_thread::sleep_for(milliseconds(10));
-  }
-  return true;
-}
-
 class StuckDeviceTest : public ::testing::Test {
  protected:
   void Start(const std::vector<std::string>& flags) {
     server_ = std::make_unique<ServerProcess>(ATTND_STOPPABLE, flags);
     const auto address = server_->AwaitServing();
     ASSERT_TRUE(address.has_value()) << server_->log();
-    const std::string marker = " admin=";
-    const std::size_t begin = server_->log().find(marker) + marker.size();
-    admin_ = "http://" + server_->log().substr(begin, server_->log().find(' ', begin) - begin);
+    admin_ = "http://" + server_->admin_address();
     channel_ = grpc::CreateChannel(*address, grpc::InsecureChannelCredentials());
     stub_ = v1::AttentionService::NewStub(channel_);
     health_ = grpc::health::v1::Health::NewStub(channel_);
@@ -86,10 +75,10 @@ class StuckDeviceTest : public ::testing::Test {
     stopped_ = steady_clock::now();
     for (int batches = 1; batches <= 2; ++batches) {
       running_.push_back(DecodeLater(ids_[batches - 1]));
-      ASSERT_TRUE(Await([&] { return Metric("attnd_running_batches") == batches; }, seconds(10)));
+      ASSERT_TRUE(Await([&] { return Metric("attnd_running_batches") == batches; }));
     }
     waiting_ = DecodeLater(ids_[2]);
-    ASSERT_TRUE(Await([&] { return Metric("attnd_queue_depth") == 1; }, seconds(10)));
+    ASSERT_TRUE(Await([&] { return Metric("attnd_queue_depth") == 1; }));
   }
 
   std::string CreateSequence() {
@@ -215,7 +204,7 @@ TEST_F(StuckDeviceTest, ASecondSigtermEndsItAtOnce) {
   Start({"--stall_limit=500ms", "--stop_limit=60s", "--lame_duck=0"});
   StopDevice();
   server_->Signal(SIGTERM);
-  EXPECT_TRUE(Await([&] { return HttpStatus("/readyz") == 503; }, seconds(10)));
+  EXPECT_TRUE(Await([&] { return HttpStatus("/readyz") == 503; }));
   const auto asked = steady_clock::now();
   server_->Signal(SIGTERM);
   EXPECT_EQ(server_->AwaitExit(), 1) << server_->log();

@@ -75,6 +75,12 @@ std::optional<std::string> ServerProcess::AwaitServing() {
   return std::nullopt;
 }
 
+std::string ServerProcess::admin_address() const {
+  constexpr char kKey[] = " admin=";
+  const std::size_t begin = log_.find(kKey) + sizeof kKey - 1;
+  return log_.substr(begin, log_.find(' ', begin) - begin);
+}
+
 void ServerProcess::Signal(int signal) const { kill(pid_, signal); }
 
 int ServerProcess::AwaitExit() {

@@ -24,6 +24,8 @@ class ServerProcess {
 
   // Reads the log until the server serves: its address. Nothing where the process ends before.
   std::optional<std::string> AwaitServing();
+  // host:port of the admin port of a server that serves.
+  std::string admin_address() const;
   void Signal(int signal) const;
   // Reads the log to its end: the exit code, or 128 + the signal that ended the process.
   int AwaitExit();
