@@ -58,11 +58,13 @@ int RunReplay(const CommonOptions& common, const ReplayOptions& replay) {
   report.slots = run.slots;
   report.result = Runner(run, workload, client::SystemTime()).Run();
   EndProgress(common);
+  workload.EndPrefixes();
   const double span_seconds =
       std::max(1.0, std::chrono::duration<double>(trace.back().arrival).count());
   report.offered_rate = static_cast<double>(trace.size()) / span_seconds;
-  report.replay = ReplayReport{replay.trace, replay.scale, static_cast<std::int64_t>(trace.size()),
-                               trace.back().arrival, workload.times()};
+  report.replay =
+      ReplayReport{replay.trace,         replay.scale,     static_cast<std::int64_t>(trace.size()),
+                   trace.back().arrival, workload.times(), workload.calls()};
   std::fputs(RunTable(report).c_str(), stdout);
   nlohmann::json json = ReportHeader("attnload replay", common.command, *server);
   account.Finish(json);

@@ -46,6 +46,7 @@ struct ReplayReport {
   std::int64_t sessions = 0;
   std::chrono::nanoseconds span{0};  // first to last arrival, scaled
   SessionTimes times;
+  CallCounts calls;
 };
 
 // Of a run: its settings beside its result.

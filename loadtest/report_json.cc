@@ -145,7 +145,8 @@ Json RunJson(const RunReport& report) {
                       {"prompt_tokens", replay.times.prompt_tokens},
                       {"forked_tokens", replay.times.forked_tokens},
                       {"first_token", DurationsJson(replay.times.first_token)},
-                      {"step", DurationsJson(replay.times.step)}};
+                      {"step", DurationsJson(replay.times.step)},
+                      {"calls", replay.calls}};
   }
   return json;
 }

@@ -1,6 +1,8 @@
 #include "loadtest/session_workload.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <random>
 #include <span>
 #include <string>
 #include <utility>
@@ -13,6 +15,9 @@ namespace {
 
 using client::Tensor;
 using SteadyClock = std::chrono::steady_clock;
+
+// Of calls that follow cancelled ones, so that no sequence stays behind.
+constexpr client::CallOptions kCleanUp{.timeout = std::chrono::seconds(5)};
 
 // Queries of a prompt travel in chunks of at most so many bytes.
 constexpr std::int64_t kChunkBytes = std::int64_t{8} << 20;
@@ -27,6 +32,17 @@ client::ClientOptions OptionsOf(const ServiceWorkloadOptions& options) {
 
 std::chrono::nanoseconds DurationOf(const google::protobuf::Duration& duration) {
   return std::chrono::seconds(duration.seconds()) + std::chrono::nanoseconds(duration.nanos());
+}
+
+std::string RandomKey() {
+  std::random_device random;
+  std::string key;
+  for (int word = 0; word < 4; ++word) {
+    for (std::uint32_t bits = random(), byte = 0; byte < 4; ++byte, bits >>= 8) {
+      key.push_back(static_cast<char>(bits));
+    }
+  }
+  return key;
 }
 
 Tensor FirstRows(const Tensor& tensor, std::int64_t rows) {
@@ -55,7 +71,14 @@ SessionWorkload::SessionWorkload(const ServiceWorkloadOptions& options, Trace tr
 
 SessionWorkload::~SessionWorkload() {
   threads_.clear();
-  Delete(prefixes_.TakeAll(), {.timeout = std::chrono::seconds(5)});
+  EndPrefixes();
+}
+
+void SessionWorkload::EndPrefixes() { Delete(prefixes_.TakeAll(), kCleanUp); }
+
+void SessionWorkload::Count(const char* method, const absl::Status& status) {
+  const std::lock_guard lock(mutex_);
+  ++calls_[method][absl::StatusCodeToString(status.code())];
 }
 
 absl::Status SessionWorkload::Prepare(int slots) {
@@ -115,7 +138,11 @@ void SessionWorkload::Delete(const std::vector<std::string>& sequences,
   v1::DeleteSequencesRequest request;
   for (const std::string& sequence : sequences) request.add_sequence_ids(sequence);
   // Best effort: leases end what is left.
-  client_.DeleteSequences(request, call).status().IgnoreError();
+  absl::Status status = client_.DeleteSequences(request, call).status();
+  Count("DeleteSequences", status);
+  if (!status.ok() && cancelled_) {
+    Count("DeleteSequences", client_.DeleteSequences(request, kCleanUp).status());
+  }
 }
 
 absl::StatusOr<std::string> SessionWorkload::Create(const Session& session) {
@@ -130,7 +157,14 @@ absl::StatusOr<std::string> SessionWorkload::Create(const Session& session) {
   v1::AttentionOptions& attention = *request.add_layer_groups()->mutable_options();
   if (scenario.window >= 0) attention.set_window_left(scenario.window);
   attention.set_logits_soft_cap(static_cast<float>(scenario.soft_cap));
-  const auto created = client_.CreateSequence(std::move(request), session.call);
+  request.set_creation_key(RandomKey());
+  auto created = client_.CreateSequence(request, session.call);
+  Count("CreateSequence", created.status());
+  if (!created.ok() && cancelled_) {
+    // It may have been made before it was cancelled: the same key tells its id, to delete it by.
+    created = client_.CreateSequence(request, kCleanUp);
+    Count("CreateSequence", created.status());
+  }
   if (!created.ok()) return created.status();
   return created->sequence_id();
 }
@@ -140,7 +174,13 @@ absl::StatusOr<std::string> SessionWorkload::Fork(const Session& session, const 
   v1::ForkSequenceRequest request;
   request.set_sequence_id(parent);
   request.set_num_tokens(num_tokens);
-  const auto forked = client_.ForkSequence(std::move(request), session.call);
+  request.set_creation_key(RandomKey());
+  auto forked = client_.ForkSequence(request, session.call);
+  Count("ForkSequence", forked.status());
+  if (!forked.ok() && cancelled_) {  // as in Create
+    forked = client_.ForkSequence(request, kCleanUp);
+    Count("ForkSequence", forked.status());
+  }
   if (!forked.ok()) return forked.status();
   return forked->sequence_id();
 }
@@ -211,6 +251,7 @@ absl::Status SessionWorkload::Append(Session& session, std::int64_t position,
     if (cancelled_) return absl::CancelledError("the run has ended");
     request.steps.front().set_layer(layer);
     const auto reply = client_.Decode(request, session.call);
+    Count("Decode", reply.status());
     if (!reply.ok()) return reply.status();
     if (!reply->failed_steps.empty()) {
       return client::StatusFromProto(reply->failed_steps.front().status());

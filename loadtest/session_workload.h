@@ -5,8 +5,10 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -26,6 +28,10 @@ struct SessionTimes {
   std::int64_t forked_tokens = 0;  // of them, those that a fork brought along
 };
 
+// Every call of a run by method and code, as it ended here: what a server counts as answered can be
+// held against it.
+using CallCounts = std::map<std::string, std::map<std::string, std::int64_t>>;
+
 // The n-th Start runs the n-th record of the trace (the first one again after the last). A slot is
 // a thread: a session waits for each of its answers before it goes on, as an engine does. Shape,
 // layers and connections are the scenario's.
@@ -44,8 +50,10 @@ class SessionWorkload final : public Workload {
   void Cancel() override;
   void SetExecution(const v1::ExecutionOptions& execution) override { execution_ = execution; }
 
-  // Nothing is in flight.
+  // Deletes the sequences that are kept for their prompts. Nothing is in flight here and below.
+  void EndPrefixes();
   const SessionTimes& times() const { return times_; }
+  const CallCounts& calls() const { return calls_; }
 
  private:
   struct Session;  // of one running session
@@ -60,6 +68,7 @@ class SessionWorkload final : public Workload {
   // Keeps a fork of the session's sequence, cut to its prompt's whole blocks. Best effort.
   void KeepPrefix(const Session& session, const TraceRecord& record);
   void Delete(const std::vector<std::string>& sequences, const client::CallOptions& call);
+  void Count(const char* method, const absl::Status& status);
   // num_tokens tokens at `position` into every layer, one request a layer.
   absl::Status Append(Session& session, std::int64_t position, std::int64_t num_tokens);
 
@@ -71,7 +80,8 @@ class SessionWorkload final : public Workload {
   std::atomic<std::uint64_t> next_record_{0};
   std::atomic<bool> cancelled_{false};
   std::mutex mutex_;
-  SessionTimes times_;  // guarded by mutex_ while sessions run
+  SessionTimes times_;  // guarded by mutex_ while sessions run, as the next one
+  CallCounts calls_;
   PrefixStore prefixes_;
   client::AttentionClient client_;
   std::vector<std::jthread> threads_;  // one a slot; last: they end before what they use goes

@@ -5,6 +5,7 @@
 #   start_server [FLAG]...    a server of this tree on free ports, unless one is named; sets server and admin
 #   stop_server               SIGTERM; fails unless it exits with 0
 #   attnload ARGUMENT...      the load generator; its table goes to standard output
+#   metrics_page              the page of the admin port, whole
 #   metric TEXT               the value of a series on the admin port, labels as in its line; nothing where it is not
 # The sourcing script runs under set -euo pipefail in the root of the tree.
 
@@ -80,6 +81,11 @@ attnload() {
   local command=$1
   shift
   "$build/loadtest/attnload" "$command" --server "$server" --admin "$admin" --no_progress "$@"
+}
+
+metrics_page() {
+  python3 -c 'import sys, urllib.request
+with urllib.request.urlopen(sys.argv[1], timeout=10) as page: sys.stdout.write(page.read().decode())' "http://$admin/metrics"
 }
 
 metric() {

@@ -12,6 +12,7 @@
 
 #include "client/file_bytes.h"
 #include "nlohmann/json.hpp"
+#include "tests/support/exposition_parser.h"
 #include "tests/support/local_server.h"
 #include "tests/support/run_program.h"
 
@@ -188,6 +189,27 @@ TEST_F(AttnloadE2eTest, BothKindsOfTracesAreReplayed) {
     EXPECT_NE(result.output.find("each step"), std::string::npos) << result.output;
   }
   EXPECT_EQ(Run("replay", "--trace /nonexistent.csv").exit_code, 2);
+}
+
+TEST_F(AttnloadE2eTest, CallsOfAReplayAreWhatTheServerCounts) {
+  ASSERT_EQ(Run("replay",
+                "--scenario kind=decode,heads=4,kv_heads=2,head_dim=32,layers=2 --length_scale 0.1 "
+                "--speed 4 --trace " ATTND_TRACES "/mooncake_shared_prefix.jsonl")
+                .exit_code,
+            0);
+  const Json calls = Report()["run"]["replay"]["calls"];
+  ASSERT_EQ(calls.size(), 4U) << calls;
+  const auto page = attnd::testing::ParseExposition(local_.server->MetricsText());
+  for (const auto& [method, codes] : calls.items()) {
+    EXPECT_EQ(codes.size(), 1U) << method << codes;
+    EXPECT_EQ(page.Value("attnd_requests_total", {{"method", method}, {"code", "OK"}}),
+              codes["OK"].get<double>())
+        << method;
+  }
+  const double made =
+      calls["CreateSequence"]["OK"].get<double>() + calls["ForkSequence"]["OK"].get<double>();
+  EXPECT_EQ(page.Value("attnd_sequences_ended_total", {{"reason", "deleted"}}), made)
+      << "those that were kept for their prompts, too";
 }
 
 // Prompts of a tenth of their length: blocks of 51 tokens. The second session shares two of them

@@ -16,6 +16,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 SCRIPTS = ROOT / "loadtest/scripts"
 sys.path.insert(0, str(SCRIPTS))
 import make_trace  # noqa: E402  (the folder is not a package)
+import replay_accounts  # noqa: E402
 import report  # noqa: E402
 import soak_sample  # noqa: E402
 
@@ -245,6 +246,57 @@ class MadeUpTraceTest(unittest.TestCase):
         slow, fast = (list(make_trace.sessions("mooncake_conversation", 500, 1, rate)) for rate in (1.0, 10.0))
         self.assertEqual([each["input_length"] for each in slow], [each["input_length"] for each in fast])
         self.assertAlmostEqual(10, slow[-1]["timestamp"] / fast[-1]["timestamp"], delta=0.1)
+
+
+def replay_report(interrupted=False, decodes=7, failures=None):
+    """Of three sessions with seven calls of Decode."""
+    failures = failures or {}
+    failed = sum(failures.values())
+    return {"run": {"shape": {"layers": 1},
+                    "result": {"sent": 3, "ok": 3 - failed, "failed": failed, "failures": failures, "skipped": 0, "tokens": 20, "interrupted": interrupted},
+                    "replay": {"trace": "a.csv", "sessions": 3, "first_token": {"count": 3 - failed},
+                               "calls": {"CreateSequence": {"OK": 2}, "ForkSequence": {"OK": 1}, "Decode": {"OK": decodes}, "DeleteSequences": {"OK": 3}}}}}
+
+
+def counters(**changes):
+    """What a server tells after that replay."""
+    values = {"CreateSequence": 2, "ForkSequence": 1, "Decode": 7, "DeleteSequences": 3, "deleted": 3, "expired": 0, "evicted": 0, "idle": 0, "tokens": 20} | changes
+    lines = ["# HELP attnd_requests_total Calls."]
+    lines += [f'attnd_requests_total{{method="{method}",code="OK"}} {values[method]}' for method in replay_accounts.METHODS]
+    lines += [f'attnd_sequences_ended_total{{reason="{reason}"}} {values[reason]}' for reason in ("deleted", "expired", "evicted")]
+    lines += ['attnd_sequences{state="active"} 0', f'attnd_sequences{{state="idle"}} {values["idle"]}', f'attnd_batch_tokens_sum {values["tokens"]}']
+    return replay_accounts.samples("\n".join(lines))
+
+
+NOTHING = counters(CreateSequence=0, ForkSequence=0, Decode=0, DeleteSequences=0, deleted=0, tokens=0)
+
+
+class ReplayAccountsTest(unittest.TestCase):
+
+    def test_what_agrees_has_no_fault(self):
+        self.assertEqual([], replay_accounts.faults([replay_report()], NOTHING, counters()))
+        before, after = counters(), counters(CreateSequence=6, ForkSequence=3, Decode=21, DeleteSequences=9, deleted=9, tokens=60)
+        self.assertEqual([], replay_accounts.faults([replay_report(), replay_report()], before, after), "only what grew counts")
+
+    def test_each_difference_is_told(self):
+        for changes, told in (({"Decode": 8}, "Decode, OK: 8 on the server, 7 here"), ({"deleted": 2, "expired": 1}, "sequences expired: 1"),
+                              ({"deleted": 2}, "sequences deleted, of those made: 2 on the server, 3 here"), ({"idle": 1}, "sequences idle at the end: 1"),
+                              ({"tokens": 21}, "tokens: 21 on the server, 20 here")):
+            self.assertIn(told, "; ".join(replay_accounts.faults([replay_report()], NOTHING, counters(**changes))))
+        lost = replay_report()
+        lost["run"]["result"]["ok"] = 2
+        self.assertIn("a.csv: 3 sessions sent, 2 ended OK and 0 failed", replay_accounts.faults([lost], NOTHING, counters()))
+        unsent = replay_report()
+        unsent["run"]["replay"]["sessions"] = 4
+        self.assertIn("a.csv: 4 sessions, 3 sent and 0 skipped", replay_accounts.faults([unsent], NOTHING, counters()))
+
+    def test_a_call_that_was_cancelled_on_its_way_may_or_may_not_have_come(self):
+        cut = replay_report(interrupted=True, decodes=6, failures={"CANCELLED": 1})
+        cut["run"]["replay"]["calls"]["Decode"]["CANCELLED"] = 1
+        for came in (6, 7):
+            self.assertEqual([], replay_accounts.faults([cut], NOTHING, counters(Decode=came)))
+        for came in (5, 8):
+            self.assertIn(f"Decode, OK: {came} on the server, 6 to 7 here", replay_accounts.faults([cut], NOTHING, counters(Decode=came)))
 
 
 class HelpTest(unittest.TestCase):
