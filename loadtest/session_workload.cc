@@ -99,14 +99,14 @@ absl::Status SessionWorkload::Prepare(int slots) {
   q_ = RandomTensor(scenario.data_type, {rows, scenario.heads, scenario.head_dim}, options_.seed);
   k_ = RandomTensor(scenario.data_type, kv_shape, options_.seed + 1);
   v_ = RandomTensor(scenario.data_type, kv_shape, options_.seed + 2);
-  threads_.resize(static_cast<std::size_t>(slots));
+  threads_ = std::deque<SlotThread>(static_cast<std::size_t>(slots));
   return absl::OkStatus();
 }
 
 void SessionWorkload::Start(int slot, std::chrono::nanoseconds timeout, Done done) {
   const TraceRecord& record = trace_[next_record_++ % trace_.size()];
-  // The slot's thread before it has called its `done`, its last act: the assignment joins it.
-  threads_[static_cast<std::size_t>(slot)] = std::jthread(
+  // Where arrivals are dense, this may be that very thread, inside its `done`.
+  threads_[static_cast<std::size_t>(slot)].Run(
       [this, &record, timeout, done = std::move(done)]() mutable { done(Run(record, timeout)); });
 }
 

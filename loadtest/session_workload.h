@@ -5,16 +5,17 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "client/attention_client.h"
 #include "loadtest/latency_recorder.h"
 #include "loadtest/prefix_store.h"
+#include "loadtest/slot_thread.h"
 #include "loadtest/trace.h"
 #include "loadtest/workload.h"
 
@@ -84,7 +85,7 @@ class SessionWorkload final : public Workload {
   CallCounts calls_;
   PrefixStore prefixes_;
   client::AttentionClient client_;
-  std::vector<std::jthread> threads_;  // one a slot; last: they end before what they use goes
+  std::deque<SlotThread> threads_;  // one a slot; last: they end before what they use goes
 };
 
 }  // namespace attnd::loadtest

@@ -40,7 +40,7 @@ def sums(reports):
         total["recorded"] += replay["sessions"]
         for key in ("sent", "ok", "failed", "skipped"):
             total[key] += result[key]
-        total["tokens"] += result["tokens"] * run["shape"]["layers"]
+        total["tokens"] += (replay["prompt_tokens"] - replay["forked_tokens"] + replay["step"]["count"]) * run["shape"]["layers"]
         total["reports interrupted"] += result["interrupted"]
         for method, codes in replay["calls"].items():
             for code, count in codes.items():

@@ -49,6 +49,20 @@ TEST(SessionWorkloadTest, EverySessionAppendsItsPromptAndStepsThroughItsOutput) 
   EXPECT_EQ(workload.times().step.count(), 2 + 0 + 1);
 }
 
+// A session that ends starts the next one that is due on its own thread, in its own slot.
+TEST(SessionWorkloadTest, SessionsThatComeDenselyAllRun) {
+  FakeAttentionServer server;
+  Trace trace;
+  for (int i = 0; i < 1000; ++i) trace.push_back({std::chrono::microseconds(100 * i), 2, 1, {}});
+  SessionWorkload workload(OptionsFor(server), trace);
+  const RunResult result = Replay(workload, trace, 256);
+  EXPECT_EQ(result.sent + result.skipped, 1000);
+  EXPECT_EQ(result.ok, result.sent) << result.first_failure;
+  EXPECT_GT(result.ok, 256);
+  EXPECT_EQ(workload.times().first_token.count(), result.ok);
+  EXPECT_EQ(workload.calls().at("CreateSequence").at("OK"), result.ok);
+}
+
 TEST(SessionWorkloadTest, ALongPromptIsSentInChunks) {
   FakeAttentionServer server;
   ServiceWorkloadOptions options = OptionsFor(server);

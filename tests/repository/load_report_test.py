@@ -253,8 +253,8 @@ def replay_report(interrupted=False, decodes=7, failures=None):
     failures = failures or {}
     failed = sum(failures.values())
     return {"run": {"shape": {"layers": 1},
-                    "result": {"sent": 3, "ok": 3 - failed, "failed": failed, "failures": failures, "skipped": 0, "tokens": 20, "interrupted": interrupted},
-                    "replay": {"trace": "a.csv", "sessions": 3, "first_token": {"count": 3 - failed},
+                    "result": {"sent": 3, "ok": 3 - failed, "failed": failed, "failures": failures, "skipped": 0, "interrupted": interrupted},
+                    "replay": {"trace": "a.csv", "sessions": 3, "first_token": {"count": 3 - failed}, "prompt_tokens": 17, "forked_tokens": 1, "step": {"count": 4},
                                "calls": {"CreateSequence": {"OK": 2}, "ForkSequence": {"OK": 1}, "Decode": {"OK": decodes}, "DeleteSequences": {"OK": 3}}}}}
 
 
