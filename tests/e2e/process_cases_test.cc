@@ -23,6 +23,7 @@
 #include "attnd/v1/attention.grpc.pb.h"
 #include "client/attention_client.h"
 #include "grpc/health/v1/health.grpc.pb.h"
+#include "tests/support/await.h"
 #include "tests/support/exposition_parser.h"
 #include "tests/support/run_program.h"
 #include "tests/support/server_process.h"
@@ -233,9 +234,8 @@ TEST(ProcessCasesTest, SigtermEndsWithinTheLimitThoughAClientHasStoppedReading) 
     v1::AttendResponse response;
     EXPECT_FALSE(stub->Attend(&context, large, &response).ok());
   });
-  while (Metric(admin, "attnd_transport_bytes_total") < 2 * 32'768 * 1024) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
+  EXPECT_TRUE(
+      Await([&] { return Metric(admin, "attnd_transport_bytes_total") >= 2 * 32'768 * 1024; }));
   const auto asked = steady_clock::now();
   server.Signal(SIGTERM);
   EXPECT_EQ(server.AwaitExit(), 0) << server.log();

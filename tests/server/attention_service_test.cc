@@ -9,8 +9,10 @@
 #include <future>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "tests/support/await.h"
 #include "tests/support/local_server.h"
 #include "tests/support/wire_messages.h"
 
@@ -18,6 +20,7 @@ namespace attnd {
 namespace {
 
 using testing::AttendRequestOf;
+using testing::Await;
 using testing::DecodeRequestOf;
 using testing::DetailOf;
 using ::testing::Each;
@@ -120,6 +123,19 @@ TEST(AttentionServiceTest, MalformedBytesAreInvalidForEveryMethod) {
     }
   }
   EXPECT_TRUE(local.AwaitIdle());
+}
+
+// A message of no bytes is a message.
+TEST(AttentionServiceTest, AnEmptyRequestIsToldWhatItLacks) {
+  const LocalServer local;
+  const std::pair<const char*, const char*> lacking[] = {
+      {"Attend", "q"}, {"Decode", "steps"}, {"CreateSequence", "num_layers"}};
+  for (const auto& [method, field] : lacking) {
+    grpc::ClientContext context;
+    const auto status = CallRaw(local.channel, method, "", context);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << method;
+    EXPECT_EQ(DetailOf(status).field(), field) << status.error_message();
+  }
 }
 
 TEST(AttentionServiceTest, ControlMessagesAreBoundedBeforeTheyAreParsed) {
@@ -276,7 +292,7 @@ TEST(AttentionServiceTest, CallsOverTheUnaryLimitAreRefusedWithARetryDelay) {
       EXPECT_TRUE(local.stub->Attend(&context, AttendRequestOf(1, 1, 1), &response).ok());
     });
   }
-  while (local.server->live_calls() < 2) std::this_thread::yield();
+  EXPECT_TRUE(Await([&] { return local.server->live_calls() >= 2; }));
   local.backend.AwaitBatches(1);
   {
     grpc::ClientContext context;
@@ -317,11 +333,11 @@ TEST(AttentionServiceTest, CancelledAndExpiredCallsLeaveNothingBehind) {
   std::thread waiting = start_call(cancelled, request, grpc::StatusCode::CANCELLED);
   request.mutable_execution()->mutable_timeout()->set_nanos(100'000'000);
   std::thread late = start_call(expired, request, grpc::StatusCode::DEADLINE_EXCEEDED);
-  while (local.server->live_calls() < 4) std::this_thread::yield();
+  EXPECT_TRUE(Await([&] { return local.server->live_calls() >= 4; }));
   cancelled.TryCancel();
   waiting.join();
   late.join();
-  while (local.server->live_calls() > 2) std::this_thread::yield();
+  EXPECT_TRUE(Await([&] { return local.server->live_calls() <= 2; }));
   local.backend.Release();
   running_first.join();
   running_second.join();

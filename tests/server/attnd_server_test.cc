@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "grpc/health/v1/health.grpc.pb.h"
+#include "tests/support/await.h"
 #include "tests/support/local_server.h"
 
 namespace attnd {
@@ -29,6 +30,7 @@ using grpc::health::v1::Health;
 using grpc::health::v1::HealthCheckRequest;
 using grpc::health::v1::HealthCheckResponse;
 using testing::AttendRequestOf;
+using testing::Await;
 using testing::DetailOf;
 using ::testing::HasSubstr;
 using testing::LocalServer;
@@ -207,7 +209,7 @@ TEST(AttndServerTest, StopFinishesAdmittedWorkAndRefusesNewWork) {
       EXPECT_TRUE(status.ok()) << status.error_message();
     });
   }
-  while (local.server->live_calls() < 12) std::this_thread::yield();
+  EXPECT_TRUE(Await([&] { return local.server->live_calls() >= 12; }));
   grpc::ClientContext watch_context;
   HealthCheckResponse health;
   auto watch = Health::NewStub(local.channel)->Watch(&watch_context, {});

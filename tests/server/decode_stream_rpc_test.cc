@@ -10,12 +10,14 @@
 #include <thread>
 #include <vector>
 
+#include "tests/support/await.h"
 #include "tests/support/local_server.h"
 #include "tests/support/wire_messages.h"
 
 namespace attnd {
 namespace {
 
+using testing::Await;
 using testing::DecodeRequestOf;
 using testing::DetailOf;
 using ::testing::Each;
@@ -142,7 +144,7 @@ TEST(DecodeStreamRpcTest, ReadsNoMoreThanTheInFlightLimit) {
     const auto snapshot = local.server->GetSnapshot();
     return snapshot.queue_requests + snapshot.running_requests;
   };
-  while (open() < 4) std::this_thread::yield();
+  EXPECT_TRUE(Await([&] { return open() >= 4; }));
   // A further message would be admitted as soon as it is read: give it every chance.
   for (int i = 0; i < 50; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -173,7 +175,7 @@ TEST(DecodeStreamRpcTest, ACancelledStreamDropsItsQueuedWork) {
     local.backend.AwaitBatches(i + 1);
   }
   const auto await_queue = [&local](std::int64_t requests) {
-    while (local.server->GetSnapshot().queue_requests != requests) std::this_thread::yield();
+    EXPECT_TRUE(Await([&] { return local.server->GetSnapshot().queue_requests == requests; }));
   };
   grpc::ClientContext context;
   auto stream = local.stub->DecodeStream(&context);
@@ -218,7 +220,7 @@ TEST(DecodeStreamRpcTest, StopAnswersWhatRunsAndEndsIdleStreams) {
     contexts.push_back(std::make_unique<grpc::ClientContext>());
     idle.push_back(local.stub->DecodeStream(contexts.back().get()));
   }
-  while (local.server->live_calls() < 51) std::this_thread::yield();
+  EXPECT_TRUE(Await([&] { return local.server->live_calls() >= 51; }));
   std::thread stopper([&] { local.server->Stop(); });
   local.backend.Release();
   v1::DecodeResponse response;

@@ -9,11 +9,13 @@
 #include "nlohmann/json.hpp"
 #include "server/metrics.h"
 #include "server/server_flags.h"
+#include "tests/support/await.h"
 
 namespace attnd {
 namespace {
 
 using std::chrono::milliseconds;
+using testing::Await;
 
 TEST(StatusBoardTest, ListsEveryFlagWithTheValueInEffect) {
   ServerConfig config;
@@ -51,7 +53,7 @@ TEST(StatusBoardTest, ReadsNothingOfItsOwnAccordOnceStopped) {
     ++reads;
     return std::vector<prometheus::MetricFamily>();
   });
-  while (reads == 0) std::this_thread::sleep_for(milliseconds(1));
+  EXPECT_TRUE(Await([&] { return reads != 0; }));
   board.Stop();
   const int before = reads;
   std::this_thread::sleep_for(milliseconds(50));

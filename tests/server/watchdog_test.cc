@@ -2,16 +2,17 @@
 
 #include <atomic>
 #include <string>
-#include <thread>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/await.h"
 
 namespace attnd {
 namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
+using testing::Await;
 using ::testing::HasSubstr;
 using State = HealthState::State;
 
@@ -142,9 +143,9 @@ TEST(WatchdogThreadTest, SeesChangesByItself) {
       },
       health);
   watchdog.Start(milliseconds(1));
-  while (health.Get() != State::kServing) std::this_thread::yield();
+  EXPECT_TRUE(Await([&] { return health.Get() == State::kServing; }));
   fault.store(true);
-  while (health.Get() != State::kNotServing) std::this_thread::yield();
+  EXPECT_TRUE(Await([&] { return health.Get() == State::kNotServing; }));
   watchdog.Stop();
   watchdog.Stop();
   EXPECT_EQ(health.GetReport().reason, "device fault");
