@@ -2,12 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <chrono>
 #include <map>
 #include <sstream>
 #include <string>
-#include <thread>
 
+#include "tests/support/await.h"
 #include "tests/support/exposition_parser.h"
 #include "tests/support/local_server.h"
 #include "tests/support/run_program.h"
@@ -31,10 +30,8 @@ TEST(GpuSensorsE2eTest, AgreeWithNvidiaSmi) {
     labels["device"] = TestDevice();
     return ParseExposition(server.server->MetricsText()).Value(name, labels);
   };
-  for (int i = 0; i < 500 && !read("attnd_device_temperature_celsius", {}); ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
-  ASSERT_TRUE(read("attnd_device_temperature_celsius", {})) << "no NVML";
+  ASSERT_TRUE(Await([&] { return read("attnd_device_temperature_celsius", {}).has_value(); }))
+      << "no NVML";
   const ProgramResult told = RunProgram(
       "nvidia-smi", "-i " + Uuid(server) +
                         " --format=csv,noheader,nounits --query-gpu=memory.total,memory.used,"

@@ -3,11 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
-#include <thread>
 
+#include "tests/support/await.h"
 #include "tests/support/fake_clock.h"
 
 namespace attnd {
@@ -61,11 +62,7 @@ class DeviceSamplerTest : public ::testing::Test {
   }
   // Until the reading of so many watts, or a later one, can be seen.
   bool AwaitPower(double watts) {
-    for (int i = 0; i < 5000; ++i) {
-      if (sampler_->Latest().power_watts.value_or(0) >= watts) return true;
-      std::this_thread::sleep_for(milliseconds(2));
-    }
-    return false;
+    return testing::Await([&] { return sampler_->Latest().power_watts.value_or(0) >= watts; });
   }
 
   FakeClock clock_;
@@ -114,10 +111,7 @@ TEST_F(DeviceSamplerTest, ADriverThatNeverAnswersDoesNotKeepTheProcess) {
   sampler_.reset();  // returns
   // The reading comes back to nobody, and its thread ends.
   control_->Hold(false);
-  for (int i = 0; i < 5000 && control_.use_count() > 1; ++i) {
-    std::this_thread::sleep_for(milliseconds(2));
-  }
-  EXPECT_EQ(control_.use_count(), 1);
+  EXPECT_TRUE(testing::Await([&] { return control_.use_count() == 1; }));
 }
 
 }  // namespace
