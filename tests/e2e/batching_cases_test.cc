@@ -272,7 +272,8 @@ TEST(BatchingCasesTest, IdenticalConcurrentRequestsAgree) {
         auto result = client.Attend(request);
         ASSERT_TRUE(result.ok()) << result.status();
         const std::lock_guard lock(mutex);
-        answers.emplace(OutputBytes(result->o), *std::move(result));
+        std::string bytes = OutputBytes(result->o);
+        answers.emplace(std::move(bytes), *std::move(result));
       });
     }
     callers.Join();

@@ -16,6 +16,9 @@ namespace {
 using std::chrono::seconds;
 using std::chrono::steady_clock;
 
+// Of one stream a worker.
+const std::string kSteps = "kind=decode,heads=2,head_dim=32,prompt=0,steps=10000,mode=stream,";
+
 // Eight in turn, where only one sequence may live at a time.
 TEST(KilledClientTest, TheWorkOfAKilledClientStopsAndItsPlacesAreFree) {
   ServerConfig config = SmallConfig();
@@ -26,10 +29,8 @@ TEST(KilledClientTest, TheWorkOfAKilledClientStopsAndItsPlacesAreFree) {
   for (int client = 0; client < 8; ++client) {
     const std::int64_t before = local.backend.batches();
     ChildProcess generation({ATTND_ATTNLOAD, "run", "--server", local.server->address(),
-                             "--scenario",
-                             "kind=decode,heads=2,head_dim=32,prompt=0,steps=10000,mode=stream,"
-                             "workers=1",
-                             "--warmup", "0", "--duration", "60", "--no_floor"});
+                             "--scenario", kSteps + "workers=1", "--warmup", "0", "--duration",
+                             "60", "--no_floor"});
     ASSERT_TRUE(Await([&] { return local.backend.batches() >= before + 10; })) << client;
     EXPECT_EQ(generation.End(SIGKILL), 128 + SIGKILL);
     const auto killed = steady_clock::now();
@@ -59,9 +60,8 @@ TEST(KilledClientTest, TheWorkOfAKilledClientStopsAndItsPlacesAreFree) {
 TEST(KilledClientTest, TheWorkersOfAKilledLoadGeneratorEndWithIt) {
   LocalServer local;
   ChildProcess generator({ATTND_ATTNLOAD, "run", "--server", local.server->address(), "--scenario",
-                          "kind=decode,heads=2,head_dim=32,prompt=0,steps=10000,mode=stream,"
-                          "workers=3",
-                          "--processes", "3", "--warmup", "0", "--duration", "60", "--no_floor"});
+                          kSteps + "workers=3", "--processes", "3", "--warmup", "0", "--duration",
+                          "60", "--no_floor"});
   ASSERT_TRUE(Await([&] { return local.server->live_calls() == 3; }));
   EXPECT_EQ(generator.End(SIGKILL), 128 + SIGKILL);
   EXPECT_TRUE(Await([&] { return local.server->live_calls() == 0; }));

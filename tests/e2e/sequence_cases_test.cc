@@ -52,7 +52,7 @@ grpc::Status Create(LocalServer& server, const v1::CreateSequenceRequest& reques
                     std::string& id) {
   grpc::ClientContext context;
   v1::CreateSequenceResponse response;
-  const grpc::Status status = server.stub->CreateSequence(&context, request, &response);
+  grpc::Status status = server.stub->CreateSequence(&context, request, &response);
   id = response.sequence_id();
   return status;
 }
