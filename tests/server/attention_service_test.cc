@@ -129,7 +129,7 @@ TEST(AttentionServiceTest, MalformedBytesAreInvalidForEveryMethod) {
 TEST(AttentionServiceTest, AnEmptyRequestIsToldWhatItLacks) {
   const LocalServer local;
   const std::pair<const char*, const char*> lacking[] = {
-      {"Attend", "q"}, {"Decode", "steps"}, {"CreateSequence", "num_layers"}};
+      {"Attend", "q"}, {"Decode", "q"}, {"CreateSequence", "num_layers"}};
   for (const auto& [method, field] : lacking) {
     grpc::ClientContext context;
     const auto status = CallRaw(local.channel, method, "", context);
