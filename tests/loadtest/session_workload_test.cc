@@ -3,7 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <future>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "loadtest/runner.h"
 #include "tests/support/fake_attention_server.h"
@@ -49,18 +53,47 @@ TEST(SessionWorkloadTest, EverySessionAppendsItsPromptAndStepsThroughItsOutput) 
   EXPECT_EQ(workload.times().step.count(), 2 + 0 + 1);
 }
 
-// A session that ends starts the next one that is due on its own thread, in its own slot.
-TEST(SessionWorkloadTest, SessionsThatComeDenselyAllRun) {
+// Where arrivals are dense, the end of a session starts the next one, in its own slot.
+TEST(SessionWorkloadTest, ASessionMayBeStartedFromTheEndOfTheOneBefore) {
   FakeAttentionServer server;
-  Trace trace;
-  for (int i = 0; i < 1000; ++i) trace.push_back({std::chrono::microseconds(100 * i), 2, 1, {}});
-  SessionWorkload workload(OptionsFor(server), trace);
-  const RunResult result = Replay(workload, trace, 256);
-  EXPECT_EQ(result.sent + result.skipped, 1000);
-  EXPECT_EQ(result.ok, result.sent) << result.first_failure;
-  EXPECT_GT(result.ok, 256);
-  EXPECT_EQ(workload.times().first_token.count(), result.ok);
-  EXPECT_EQ(workload.calls().at("CreateSequence").at("OK"), result.ok);
+  SessionWorkload workload(OptionsFor(server), {{milliseconds(0), 2, 1, {}}});
+  ASSERT_TRUE(workload.Prepare(1).ok());
+  constexpr int kSessions = 20;
+  int ended = 0;
+  std::promise<void> all_ended;
+  std::function<void(OperationResult)> next = [&](const OperationResult& result) {
+    EXPECT_TRUE(result.status.ok()) << result.status;
+    if (++ended == kSessions) return all_ended.set_value();
+    workload.Start(0, std::chrono::seconds(10), next);
+  };
+  workload.Start(0, std::chrono::seconds(10), next);
+  all_ended.get_future().wait();
+  EXPECT_EQ(workload.times().first_token.count(), kSessions);
+  EXPECT_EQ(workload.calls().at("CreateSequence").at("OK"), kSessions);
+}
+
+// The server makes the sequence of a call that is cancelled meanwhile: the workload asks for its id
+// by the same key, and deletes it.
+TEST(SessionWorkloadTest, ACreationThatACancelCutsOffLeavesNoSequence) {
+  FakeAttentionServer server;
+  SessionWorkload workload(OptionsFor(server), {{milliseconds(0), 5, 3, {}}});
+  ASSERT_TRUE(workload.Prepare(1).ok());
+  server.CloseGate();
+  std::promise<OperationResult> ended;
+  workload.Start(0, std::chrono::seconds(30),
+                 [&ended](OperationResult result) { ended.set_value(std::move(result)); });
+  server.AwaitCalls(1);
+  workload.Cancel();
+  server.AwaitCalls(2);
+  server.OpenGate();
+  EXPECT_EQ(ended.get_future().get().status.code(), absl::StatusCode::kCancelled);
+  const CallCounts expected = {{"CreateSequence", {{"CANCELLED", 1}, {"OK", 1}}},
+                               {"DeleteSequences", {{"OK", 1}}}};
+  EXPECT_EQ(workload.calls(), expected);
+  server.Stop();  // both calls have been looked at
+  const std::vector<std::string> keys = server.creation_keys();
+  ASSERT_EQ(keys.size(), 2U);
+  EXPECT_EQ(keys[0], keys[1]);
 }
 
 TEST(SessionWorkloadTest, ALongPromptIsSentInChunks) {
