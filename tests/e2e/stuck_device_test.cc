@@ -225,8 +225,8 @@ TEST_F(StuckDeviceTest, AStallAsLongAsStallExitEndsTheProcessForItsSupervisor) {
 }
 
 TEST_F(StuckDeviceTest, StallExitLeavesADeviceAloneThatIsIdle) {
-  Start({"--stall_limit=100ms", "--stall_exit=500ms", "--lame_duck=0"});
-  std::this_thread::sleep_for(seconds(2));
+  Start({"--stall_limit=100ms", "--stall_exit=1500ms", "--lame_duck=0"});
+  std::this_thread::sleep_for(seconds(3));
   EXPECT_TRUE(Decode(CreateSequence(), 0, seconds(10)).status.ok());
   server_->Signal(SIGTERM);
   EXPECT_EQ(server_->AwaitExit(), 0) << server_->log();
