@@ -124,8 +124,14 @@ absl::StatusOr<DecodeResult> AttentionClient::Decode(const DecodeRequest& reques
 }
 
 std::unique_ptr<DecodeStream> AttentionClient::OpenDecodeStream() {
-  return std::make_unique<DecodeStream>(
-      DecodeStreamOptions{transport_, retry_, time_, options_.default_timeout});
+  return OpenDecodeStream({.default_timeout = options_.default_timeout});
+}
+
+std::unique_ptr<DecodeStream> AttentionClient::OpenDecodeStream(DecodeStreamOptions options) {
+  if (options.transport == nullptr) options.transport = transport_;
+  if (options.retry == nullptr) options.retry = retry_;
+  if (options.time == nullptr) options.time = time_;
+  return std::make_unique<DecodeStream>(std::move(options));
 }
 
 std::unique_ptr<LeaseKeeper> AttentionClient::KeepLeases(const LeaseKeeperOptions& options) {

@@ -62,6 +62,8 @@ class AttentionClient {
 
   // Many decode requests in flight on one stream; see decode_stream.h.
   std::unique_ptr<DecodeStream> OpenDecodeStream();
+  // With other settings; what is null in them is the client's.
+  std::unique_ptr<DecodeStream> OpenDecodeStream(DecodeStreamOptions options);
   // Keeps leases from ending; see lease_keeper.h.
   std::unique_ptr<LeaseKeeper> KeepLeases(const LeaseKeeperOptions& options);
 

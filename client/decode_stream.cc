@@ -6,9 +6,10 @@
 #include <utility>
 
 #include "client/call_error.h"
+#include "client/poller.h"
 #include "client/stream_ledger.h"
 #include "client/wire_encoder.h"
-#include "grpcpp/support/client_callback.h"
+#include "grpcpp/generic/generic_stub.h"
 
 namespace attnd::client {
 namespace {
@@ -51,12 +52,14 @@ class DecodeStream::Core : public std::enable_shared_from_this<Core> {
   void Submit(DecodeRequest request, Callback done, std::optional<Duration> timeout);
 
   // Events of the current gRPC stream.
+  void OnStarted(StreamCall* call, bool ok);
   void OnReply(StreamCall* call, const grpc::ByteBuffer& wire);
   void OnReadsEnded(StreamCall* call);
   void OnWritten(StreamCall* call, bool ok);
+  bool Writing(const StreamCall* call) const;
   void OnEnded(StreamCall* call, const absl::Status& status,
                std::optional<std::int64_t> pushback_ms);
-  // The last sign of a gRPC stream: it is destroyed, its reference to the channel with it.
+  // The last sign of a gRPC stream: it is destroyed.
   void OnDestroyed();
 
   std::int64_t in_flight() const {
@@ -76,8 +79,8 @@ class DecodeStream::Core : public std::enable_shared_from_this<Core> {
   void Deliver(std::unique_lock<std::mutex>& lock, StreamLedger::Answers answers);
 
   DecodeStreamOptions options_;  // constant after construction, without the transport
-  // Released by Close, on the owner's thread: a channel that dies on a gRPC thread would wait for
-  // that very thread to end.
+  // Released by Close, on the owner's thread: a transport that dies on a thread of its own would
+  // wait for that very thread to end.
   std::shared_ptr<Transport> transport_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
@@ -93,65 +96,87 @@ class DecodeStream::Core : public std::enable_shared_from_this<Core> {
   std::thread timer_thread_;
 };
 
-// One gRPC stream. Members are guarded by the core's mutex, except `incoming_`, which belongs to
-// the read under way.
-class DecodeStream::StreamCall final
-    : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
+// One gRPC stream. At most one read and one write are under way at a time. Public members need the
+// core's mutex; what follows an operation runs on the transport's thread, one after the other.
+class DecodeStream::StreamCall final {
  public:
   StreamCall(std::shared_ptr<Core> core, Transport& transport, int connection)
-      : core_(std::move(core)) {
-    transport.PrepareContext(context_);
-    transport.stub(connection)
-        .PrepareBidiStreamingCall(&context_, path_, grpc::StubOptions(), this);
-    // Writes start outside reactions: the hold keeps OnDone away until reads have ended.
-    AddHold();
-    StartRead(&incoming_);
-    StartCall();
+      : core_(std::move(core)),
+        stream_(transport.PrepareStream(context_, MethodPath("DecodeStream"), connection)) {
+    stream_->StartCall(Poller::TagOf(start_));
   }
 
-  bool can_write() const { return !writing_ && !ended_; }
-  void Write(grpc::ByteBuffer wire) {
+  bool can_write() const { return !writing_ && !reads_ended_; }
+  void Write(const grpc::ByteBuffer& wire) {
     writing_ = true;
-    outgoing_ = std::move(wire);
-    StartWrite(&outgoing_);
+    stream_->Write(wire, Poller::TagOf(write_));
   }
   void HalfClose() {
     writing_ = true;
-    StartWritesDone();
+    stream_->WritesDone(Poller::TagOf(write_));
   }
   void Cancel() { context_.TryCancel(); }
+  void Read() { stream_->Read(&incoming_, Poller::TagOf(read_)); }
   void MarkWritten() { writing_ = false; }
   void EndReads() {
-    ended_ = true;
-    RemoveHold();
+    reads_ended_ = true;
+    stream_->Finish(&status_, Poller::TagOf(finish_));
   }
+  bool writing() const { return writing_; }
 
-  void OnReadDone(bool ok) override {
+ private:
+  // Leads to a member of the call.
+  class Operation final : public Poller::Waiter {
+   public:
+    using Completed = void (StreamCall::*)(bool ok);
+    Operation(StreamCall& call, Completed completed) : call_(call), completed_(completed) {}
+    void OnCompleted(bool ok) override { (call_.*completed_)(ok); }
+
+   private:
+    StreamCall& call_;
+    const Completed completed_;
+  };
+
+  void OnStarted(bool ok) { core_->OnStarted(this, ok); }
+  void OnRead(bool ok) {
     if (!ok) {
       core_->OnReadsEnded(this);
       return;
     }
     grpc::ByteBuffer wire;
     wire.Swap(&incoming_);
-    StartRead(&incoming_);
+    Read();
     core_->OnReply(this, wire);
   }
-  void OnWriteDone(bool ok) override { core_->OnWritten(this, ok); }
-  void OnDone(const grpc::Status& status) override {
-    core_->OnEnded(this, StatusFromGrpc(status), status.ok() ? std::nullopt : PushbackOf(context_));
+  void OnWritten(bool ok) {
+    core_->OnWritten(this, ok);
+    if (finished_) End();
+  }
+  void OnFinished(bool) {
+    finished_ = true;
+    // A write under way fails soon: the stream goes after it.
+    if (!core_->Writing(this)) End();
+  }
+  void End() {
+    core_->OnEnded(this, StatusFromGrpc(status_),
+                   status_.ok() ? std::nullopt : PushbackOf(context_));
     const std::shared_ptr<Core> core = core_;
     delete this;
     core->OnDestroyed();
   }
 
- private:
   const std::shared_ptr<Core> core_;
-  const std::string path_ = MethodPath("DecodeStream");
   grpc::ClientContext context_;
+  Operation start_{*this, &StreamCall::OnStarted};
+  Operation read_{*this, &StreamCall::OnRead};
+  Operation write_{*this, &StreamCall::OnWritten};
+  Operation finish_{*this, &StreamCall::OnFinished};
   grpc::ByteBuffer incoming_;
-  grpc::ByteBuffer outgoing_;
-  bool writing_ = false;
-  bool ended_ = false;
+  grpc::Status status_;
+  bool writing_ = true;  // until it has started
+  bool reads_ended_ = false;
+  bool finished_ = false;
+  const std::unique_ptr<grpc::GenericClientAsyncReaderWriter> stream_;  // of the context's call
 };
 
 void DecodeStream::Core::Submit(DecodeRequest request, Callback done,
@@ -182,11 +207,24 @@ void DecodeStream::Core::Pump(StreamLedger::Answers& answers) {
     if (!next.has_value()) return;
     absl::StatusOr<grpc::ByteBuffer> wire = EncodeDecodeRequest(*next->request, next->id);
     if (wire.ok()) {
-      call_->Write(*std::move(wire));
+      call_->Write(*wire);
     } else {
       ledger_.Fail(next->id, wire.status(), answers);
     }
   }
+}
+
+void DecodeStream::Core::OnStarted(StreamCall* call, bool ok) {
+  StreamLedger::Answers answers;
+  std::unique_lock<std::mutex> lock(mutex_);
+  call->MarkWritten();
+  if (ok) {
+    call->Read();
+    if (call == call_) Pump(answers);
+  } else {
+    call->EndReads();
+  }
+  Deliver(lock, std::move(answers));
 }
 
 void DecodeStream::Core::OnReply(StreamCall* call, const grpc::ByteBuffer& wire) {
@@ -218,6 +256,11 @@ void DecodeStream::Core::OnWritten(StreamCall* call, bool ok) {
   // After a failed write the stream's end follows.
   if (ok) Pump(answers);
   Deliver(lock, std::move(answers));
+}
+
+bool DecodeStream::Core::Writing(const StreamCall* call) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return call->writing();
 }
 
 void DecodeStream::Core::OnEnded(StreamCall* call, const absl::Status& status,
@@ -261,7 +304,8 @@ void DecodeStream::Core::Deliver(std::unique_lock<std::mutex>& lock,
   for (StreamLedger::Answer& answer : answers) answer.done(std::move(answer.result));
   lock.lock();
   --callbacks_running_;
-  changed_.notify_all();
+  // Only Close waits for this; the timer thread would wake for each answer.
+  if (closed_) changed_.notify_all();
   lock.unlock();
 }
 

@@ -8,9 +8,10 @@
 // or more often than the policy allows, answers all with the stream's status; the next request
 // opens a new one.
 //
-// Thread-safe. Callbacks run on gRPC's threads or on the stream's own, several at a time: they must
-// not block and must not destroy the stream or its client; they may submit. Requests beyond the
-// server's limits.max_in_flight_per_stream wait in its socket.
+// Thread-safe. Callbacks run one after the other on the transport's thread of the connection, which
+// also reads and writes; answers of timers, of Cancel and of what cannot be sent come on other
+// threads, beside them. They must not block and must not destroy the stream or its client; they may
+// submit. Requests beyond the server's limits.max_in_flight_per_stream wait in its socket.
 #pragma once
 
 #include <cstdint>

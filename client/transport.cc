@@ -1,7 +1,9 @@
 #include "client/transport.h"
 
+#include <algorithm>
 #include <climits>
 #include <string_view>
+#include <thread>
 
 #include "absl/strings/numbers.h"
 #include "attnd/v1/rpc_status.pb.h"
@@ -33,14 +35,37 @@ grpc::ChannelArguments ArgumentsFor(int connection) {
   return arguments;
 }
 
+int Processors() { return static_cast<int>(std::thread::hardware_concurrency()); }
+
 }  // namespace
 
-struct Transport::UnaryCall {
-  std::string path;
-  grpc::ClientContext context;
-  grpc::ByteBuffer request;
-  grpc::ByteBuffer reply;
-  Done done;
+class Transport::UnaryCall final : public Poller::Waiter {
+ public:
+  UnaryCall(Transport& transport, Done done) : transport_(transport), done_(std::move(done)) {}
+
+  grpc::ClientContext& context() { return context_; }
+  void Start(Connection& connection, const std::string& path, const grpc::ByteBuffer& request) {
+    call_ = connection.stub->PrepareUnaryCall(&context_, path, request, connection.poller->queue());
+    call_->StartCall();
+    call_->Finish(&body_, &status_, Poller::TagOf(*this));
+  }
+
+  void OnCompleted(bool) override {
+    RawReply reply;
+    reply.status = StatusFromGrpc(status_);
+    if (!status_.ok()) reply.pushback_ms = PushbackOf(context_);
+    reply.body.Swap(&body_);
+    done_(std::move(reply));
+    transport_.Finish(this);
+  }
+
+ private:
+  Transport& transport_;
+  Done done_;
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::GenericClientAsyncResponseReader> call_;
+  grpc::ByteBuffer body_;
+  grpc::Status status_;
 };
 
 // gRPC 1.51 writes what a socket does not take at once with the help of a thread that waits 10 s
@@ -83,9 +108,14 @@ Transport::Transport(const TransportOptions& options) : metadata_(options.metada
   HoldGrpc();
   const std::shared_ptr<grpc::ChannelCredentials> credentials =
       options.credentials ? options.credentials : grpc::InsecureChannelCredentials();
-  for (int i = 0; i < std::max(1, options.connections); ++i) {
-    channels_.push_back(grpc::CreateCustomChannel(options.target, credentials, ArgumentsFor(i)));
-    stubs_.push_back(std::make_unique<grpc::GenericStub>(channels_.back()));
+  const int connections = std::max(1, options.connections);
+  const int pollers = std::min(connections, std::max(1, Processors() / 2));
+  for (int i = 0; i < pollers; ++i) pollers_.push_back(std::make_unique<Poller>());
+  for (int i = 0; i < connections; ++i) {
+    Connection& connection = connections_.emplace_back();
+    connection.channel = grpc::CreateCustomChannel(options.target, credentials, ArgumentsFor(i));
+    connection.stub = std::make_unique<grpc::GenericStub>(connection.channel);
+    connection.poller = pollers_[static_cast<std::size_t>(i % pollers)].get();
   }
 }
 
@@ -97,43 +127,45 @@ Transport::~Transport() {
   CancelAll();
   std::unique_lock<std::mutex> lock(mutex_);
   idle_.wait(lock, [this] { return live_.empty(); });
+  lock.unlock();
+  pollers_.clear();
 }
 
 void Transport::PrepareContext(grpc::ClientContext& context) const {
   for (const auto& [key, value] : metadata_) context.AddMetadata(key, value);
 }
 
-grpc::GenericStub& Transport::stub(int connection) {
-  const unsigned index = connection >= 0 ? static_cast<unsigned>(connection)
-                                         : next_.fetch_add(1, std::memory_order_relaxed);
-  return *stubs_[index % stubs_.size()];
+Transport::Connection& Transport::connection(int number) {
+  const unsigned index =
+      number >= 0 ? static_cast<unsigned>(number) : next_.fetch_add(1, std::memory_order_relaxed);
+  return connections_[index % connections_.size()];
+}
+
+std::unique_ptr<grpc::GenericClientAsyncReaderWriter> Transport::PrepareStream(
+    grpc::ClientContext& context, const std::string& path, int connection) {
+  PrepareContext(context);
+  Connection& chosen = this->connection(connection);
+  return chosen.stub->PrepareCall(&context, path, chosen.poller->queue());
 }
 
 void Transport::StartUnary(const std::string& path, grpc::ByteBuffer request,
                            std::chrono::system_clock::time_point deadline, Done done,
                            int connection) {
-  auto* call = new UnaryCall{path, {}, std::move(request), {}, std::move(done)};
-  PrepareContext(call->context);
+  auto* call = new UnaryCall(*this, std::move(done));
+  PrepareContext(call->context());
   if (deadline != std::chrono::system_clock::time_point::max()) {
-    call->context.set_deadline(deadline);
+    call->context().set_deadline(deadline);
   }
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     live_.insert(call);
     // A callback may start the next call while the destructor waits: it ends at once.
-    if (closing_) call->context.TryCancel();
+    if (closing_) call->context().TryCancel();
   }
-  stub(connection)
-      .UnaryCall(&call->context, call->path, grpc::StubOptions(), &call->request, &call->reply,
-                 [this, call](const grpc::Status& status) { Finish(call, status); });
+  call->Start(this->connection(connection), path, request);
 }
 
-void Transport::Finish(UnaryCall* call, const grpc::Status& status) noexcept {
-  RawReply reply;
-  reply.status = StatusFromGrpc(status);
-  if (!status.ok()) reply.pushback_ms = PushbackOf(call->context);
-  reply.body.Swap(&call->reply);
-  call->done(std::move(reply));
+void Transport::Finish(UnaryCall* call) {
   // After `done`: the destructor must not return while a callback runs.
   const std::lock_guard<std::mutex> lock(mutex_);
   live_.erase(call);
@@ -143,11 +175,11 @@ void Transport::Finish(UnaryCall* call, const grpc::Status& status) noexcept {
 
 void Transport::CancelAll() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  for (UnaryCall* call : live_) call->context.TryCancel();
+  for (UnaryCall* call : live_) call->context().TryCancel();
 }
 
 bool Transport::WaitForConnected(std::chrono::nanoseconds timeout) {
-  return channels_.front()->WaitForConnected(
+  return connections_.front().channel->WaitForConnected(
       std::chrono::system_clock::now() +
       std::chrono::duration_cast<std::chrono::microseconds>(timeout));
 }

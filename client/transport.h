@@ -19,6 +19,7 @@
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
+#include "client/poller.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/generic/generic_stub.h"
@@ -53,14 +54,15 @@ class Transport {
   using Done = absl::AnyInvocable<void(RawReply)>;
 
   explicit Transport(const TransportOptions& options);
-  // Cancels what is in flight and waits until every `done` has returned. Not on a gRPC thread: the
-  // last channel of a process joins gRPC's callback threads.
+  // Cancels what is in flight and waits until every `done` has returned. Streams have ended before.
+  // Not on a thread of this transport: it joins them.
   ~Transport();
   Transport(const Transport&) = delete;
   Transport& operator=(const Transport&) = delete;
 
-  // `done` runs exactly once, on a gRPC thread: it must not block, and an exception out of it ends
-  // the process. `connection` is taken modulo the number of connections; -1: the next one.
+  // `done` runs exactly once, on a thread of this transport: it must not block, and an exception
+  // out of it ends the process. `connection` is taken modulo the number of connections; -1: the
+  // next one.
   void StartUnary(const std::string& path, grpc::ByteBuffer request,
                   std::chrono::system_clock::time_point deadline, Done done, int connection = -1);
 
@@ -70,20 +72,31 @@ class Transport {
   // True once a connection stands; false after `timeout`.
   bool WaitForConnected(std::chrono::nanoseconds timeout);
 
-  int connections() const { return static_cast<int>(stubs_.size()); }
-  // For streams: adds the metadata of the options to `context`.
-  void PrepareContext(grpc::ClientContext& context) const;
-  grpc::GenericStub& stub(int connection);
+  int connections() const { return static_cast<int>(connections_.size()); }
+
+  // A stream, not started, with the metadata of the options. Its operations' tags are
+  // Poller::Waiters, which run on a thread of this transport.
+  std::unique_ptr<grpc::GenericClientAsyncReaderWriter> PrepareStream(grpc::ClientContext& context,
+                                                                      const std::string& path,
+                                                                      int connection);
 
  private:
-  struct UnaryCall;
-  // noexcept: gRPC swallows what a callback throws, and the destructor would wait for this call
-  // for ever.
-  void Finish(UnaryCall* call, const grpc::Status& status) noexcept;
+  class UnaryCall;
+  struct Connection {
+    std::shared_ptr<grpc::Channel> channel;
+    std::unique_ptr<grpc::GenericStub> stub;
+    Poller* poller = nullptr;
+  };
+
+  void PrepareContext(grpc::ClientContext& context) const;
+  Connection& connection(int number);
+  void Finish(UnaryCall* call);
 
   std::vector<std::pair<std::string, std::string>> metadata_;
-  std::vector<std::shared_ptr<grpc::Channel>> channels_;
-  std::vector<std::unique_ptr<grpc::GenericStub>> stubs_;
+  // One for each connection, but no more than half the processors. More than one of them take
+  // turns, which costs: only where there is enough for each.
+  std::vector<std::unique_ptr<Poller>> pollers_;
+  std::vector<Connection> connections_;
   std::atomic<unsigned> next_{0};
   std::mutex mutex_;
   std::condition_variable idle_;

@@ -208,13 +208,15 @@ absl::Status DecodeWorkload::Prepare(int slots) {
   client::RetryOptions never;
   never.max_attempts = 1;  // failures are counted, not hidden
   const auto retry = std::make_shared<client::RetryPolicy>(never, options_.seed);
-  client::TransportOptions transport = options_.transport;
-  transport.connections = scenario.connections;
-  const auto shared = std::make_shared<client::Transport>(transport);
+  // The client's own connections: another transport would poll with a thread of its own, and the
+  // two would take turns.
   for (int i = 0; i < scenario.connections; ++i) {
-    streams_.push_back(std::make_unique<client::DecodeStream>(
-        client::DecodeStreamOptions{shared, retry, client::SystemTime(), options_.prepare_timeout,
-                                    client::TensorBytesPolicy::kSkip, i}));
+    streams_.push_back(client_.OpenDecodeStream({.transport = nullptr,
+                                                 .retry = retry,
+                                                 .time = nullptr,
+                                                 .default_timeout = options_.prepare_timeout,
+                                                 .reply_tensors = client::TensorBytesPolicy::kSkip,
+                                                 .connection = i}));
   }
   return absl::OkStatus();
 }

@@ -4,9 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <condition_variable>
 #include <future>
+#include <memory>
+#include <mutex>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "client/attention_client.h"
@@ -189,6 +193,65 @@ TEST_F(DecodeStreamTest, RequestsThatCannotBeEncodedFailAlone) {
   broken.q.data = nullptr;
   EXPECT_EQ(stream->Submit(std::move(broken)).get().status().code(),
             absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(ValueOf(stream->Submit(Request(2)).get()), 2);
+}
+
+TEST_F(DecodeStreamTest, AnswersOfAStreamComeOneAfterTheOtherOnOneThread) {
+  AttentionClient client(Options());
+  const auto stream = client.OpenDecodeStream();
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::set<std::thread::id> threads;
+  int answered = 0;
+  for (int i = 0; i < 200; ++i) {
+    stream->Submit(Request(i), [&](const absl::StatusOr<DecodeResult>& result) {
+      const std::lock_guard<std::mutex> lock(mutex);
+      EXPECT_TRUE(result.ok()) << result.status();
+      threads.insert(std::this_thread::get_id());
+      ++answered;
+      changed.notify_one();
+    });
+  }
+  std::unique_lock<std::mutex> lock(mutex);
+  changed.wait(lock, [&] { return answered == 200; });
+  EXPECT_EQ(threads.size(), 1U);
+}
+
+// Real time that counts how often a thread begins to wait.
+class CountingTime final : public TimeSource {
+ public:
+  TimePoint Now() const override { return SystemTime()->Now(); }
+  void WaitUntil(std::unique_lock<std::mutex>& lock, std::condition_variable& changed,
+                 TimePoint until) override {
+    ++waits;
+    SystemTime()->WaitUntil(lock, changed, until);
+  }
+
+  std::atomic<int> waits{0};
+};
+
+TEST_F(DecodeStreamTest, AnswersDoNotWakeTheTimerThread) {
+  const auto time = std::make_shared<CountingTime>();
+  ClientOptions options = Options();
+  options.time = time;
+  AttentionClient client(options);
+  const auto stream = client.OpenDecodeStream();
+  for (int i = 0; i < 200; ++i) EXPECT_EQ(ValueOf(stream->Submit(Request(i)).get()), i);
+  // Until the first deadline is known and after it; a system may wake a thread for nothing.
+  EXPECT_LT(time->waits, 20);
+}
+
+TEST_F(DecodeStreamTest, AStreamThatEndsWhileAMessageIsBeingWrittenAnswersIt) {
+  server_.BreakStreams({{-1, grpc::Status(grpc::StatusCode::UNAUTHENTICATED, "no token")}});
+  AttentionClient client(Options());
+  const auto stream = client.OpenDecodeStream();
+  DecodeRequest large = Request(1);
+  // More than sockets and flow control take for a peer that does not read.
+  large.q.size_bytes = std::int64_t{32} << 20;
+  large.q.shape = {large.q.size_bytes / 4, 1, 1};
+  large.q.data = AllocateBytes(large.q.size_bytes);
+  EXPECT_EQ(stream->Submit(std::move(large)).get().status().code(),
+            absl::StatusCode::kUnauthenticated);
   EXPECT_EQ(ValueOf(stream->Submit(Request(2)).get()), 2);
 }
 

@@ -64,7 +64,7 @@ class FakeAttentionServer {
     rule_ = std::move(rule);
   }
   // The n-th stream (from 0) answers `breaks[n].first` requests, reads one more, and ends with the
-  // status. Further streams do not break.
+  // status; below 0 it reads none. Further streams do not break.
   void BreakStreams(std::vector<std::pair<int, grpc::Status>> breaks) {
     const std::lock_guard<std::mutex> lock(mutex_);
     breaks_ = std::move(breaks);
@@ -204,6 +204,7 @@ class FakeAttentionServer {
         const std::lock_guard<std::mutex> lock(owner_.mutex_);
         if (index < owner_.breaks_.size()) end = owner_.breaks_[index];
       }
+      if (end.has_value() && end->first < 0) return end->second;
       v1::DecodeRequest request;
       for (int read = 0; stream->Read(&request); ++read) {
         {
