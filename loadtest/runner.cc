@@ -23,9 +23,11 @@ constexpr auto kFirstRest = milliseconds(5);
 constexpr auto kLongestRest = milliseconds(500);
 // Arrivals denser than kDenseGap on average: waking for each of them would take the processor from
 // the requests themselves. The run's own thread then sleeps at least kLeastSleep, and what falls
-// due meanwhile is started by the threads that bring answers; or it does not sleep at all.
+// due meanwhile is started by the threads that bring answers; or it keeps a free processor awake.
 constexpr auto kDenseGap = microseconds(200);
 constexpr auto kLeastSleep = microseconds(100);
+// A yield that lasts as long has let another thread work; one that finds none takes less than 1 us.
+constexpr auto kOthersRan = microseconds(5);
 // One failure and a long operation after it are no lost server.
 constexpr int kFailuresToGiveUp = 3;
 
@@ -153,8 +155,20 @@ bool Runner::Dense() const {
 
 void Runner::YieldUntil(std::unique_lock<std::mutex>& lock, TimePoint until) {
   lock.unlock();
-  while (time_->Now() < until) sched_yield();
+  TimePoint now = time_->Now();
+  Duration away{0};  // of the last yield
+  while (now < until && away < kOthersRan) {
+    sched_yield();
+    const TimePoint back = time_->Now();
+    away = back - now;
+    now = back;
+  }
   lock.lock();
+  // Whoever yields again and again keeps its share of a processor that others want. The answers to
+  // what is in flight start what falls due.
+  if (away >= kOthersRan && issued_ > ended_) {
+    time_->WaitUntil(lock, changed_, now + kLeastSleep);
+  }
 }
 
 void Runner::StartDue(std::unique_lock<std::mutex>& lock) {

@@ -29,9 +29,9 @@ struct RunOptions {
   using Duration = std::chrono::nanoseconds;
   int slots = 1;                       // closed loop: workers; open loop: most in flight
   ArrivalProcess* arrivals = nullptr;  // open loop; null: closed loop
-  // Thousands of arrivals a second: the run's own thread yields its processor to whoever has work,
-  // and does not sleep. A processor that sleeps between two requests wakes later than a request
-  // takes. Real time only.
+  // Thousands of arrivals a second: the run's own thread keeps a processor awake that nobody else
+  // uses, and sleeps a moment where somebody does. A processor that sleeps between two requests
+  // wakes later than a request takes. Real time only.
   bool yield_when_dense = false;
   Duration warmup{0};
   // Above 0: after `warmup` the measured time begins when the answers of the last kSettleSlices

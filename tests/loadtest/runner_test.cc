@@ -385,6 +385,62 @@ TEST(RunnerThreadsTest, DenseArrivalsAreSentByAThreadThatDoesNotSleep) {
   EXPECT_LT(Milliseconds(result.schedule_lag.Percentile(0.5)), 0.05) << "later than after a sleep";
 }
 
+// Each look at the time takes as long as if another thread had worked meanwhile.
+class BusyProcessor final : public client::TimeSource {
+ public:
+  TimePoint Now() const override { return now_ += std::chrono::microseconds(10); }
+  void WaitUntil(std::unique_lock<std::mutex>&, std::condition_variable&,
+                 TimePoint until) override {
+    ++waits;
+    now_ = std::max(now_, until);
+  }
+
+  int waits = 0;
+
+ private:
+  mutable TimePoint now_{};
+};
+
+// The first operation goes on until the run is cancelled.
+class HeldFirst final : public Workload {
+ public:
+  absl::Status Prepare(int) override { return absl::OkStatus(); }
+  void Start(int, std::chrono::nanoseconds, Done done) override {
+    if (held_ || cancelled_) return done({});
+    held_ = std::move(done);
+  }
+  void Cancel() override {
+    cancelled_ = true;
+    std::exchange(held_, nullptr)({});
+  }
+  void SetExecution(const v1::ExecutionOptions&) override {}
+
+ private:
+  Done held_;
+  bool cancelled_ = false;
+};
+
+int WaitsOnABusyProcessor(Workload& workload) {
+  const auto arrivals = ConstantArrivals(10'000);
+  RunOptions options;
+  options.slots = 8;
+  options.arrivals = arrivals.get();
+  options.yield_when_dense = true;
+  options.duration = milliseconds(20);
+  options.timeout = options.grace = milliseconds(1);
+  const auto time = std::make_shared<BusyProcessor>();
+  Runner runner(options, workload, time);
+  EXPECT_EQ(runner.Run().ok, 200);
+  return time->waits;
+}
+
+TEST(RunnerThreadsTest, DenseArrivalsLeaveABusyProcessorToWhatIsInFlight) {
+  HeldFirst in_flight;
+  EXPECT_GT(WaitsOnABusyProcessor(in_flight), 20);
+  Immediate nothing_in_flight;
+  EXPECT_EQ(WaitsOnABusyProcessor(nothing_in_flight), 0) << "nobody else would start what is due";
+}
+
 // The second operation keeps the run's own thread inside Start; the answer to the first one comes
 // meanwhile.
 class HeldStart final : public Workload {
