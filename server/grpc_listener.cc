@@ -61,7 +61,7 @@ void SetLimits(const ServerConfig& config, grpc::ServerBuilder& builder) {
   // A call's window stays at 64 KiB until its message is read, and covers the message then. With
   // the probe it grows with what the connection has carried: so much of a refused call arrives all
   // the same, in buffers that it shares with messages that wait.
-  builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, config.bdp_probe ? 1 : 0);
   builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, config.max_header_bytes);
   // The size limit holds for messages as received: half a MiB of deflated zeros would become half a
   // GiB. Compressed messages are refused, and never inflated.

@@ -69,6 +69,7 @@ struct ServerConfig {
   int max_connections = 0;         // to the gRPC port; 0: what the limit of open files leaves
   int max_concurrent_streams = 0;  // per connection; 0: by max_queue_requests
   int max_header_bytes = 16 * 1024;
+  bool bdp_probe = false;       // HTTP/2 windows grow with bandwidth and distance
   int max_unary_in_flight = 0;  // concurrent Attend and Decode calls; 0: bounded by the queue alone
 
   // Lifecycle.

@@ -164,6 +164,10 @@ const ServerFlag kFlags[] = {
           "to 4096."),
     Bytes("max_header_bytes", kTransport, &Config::max_header_bytes, 1024, 1024 * 1024,
           "Largest metadata of a call."),
+    Switch("bdp_probe", kTransport, &Config::bdp_probe,
+           "Let gRPC widen HTTP/2 windows by the bandwidth and the distance that it measures: for "
+           "clients far away, which otherwise send about one message above 64KiB a round trip. A "
+           "call that is refused may then have sent much of its message."),
     Count("max_unary_in_flight", kTransport, &Config::max_unary_in_flight, 0, 10'000'000,
           "Most Attend and Decode calls whose message has come; 0: bounded by the queue alone."),
 
